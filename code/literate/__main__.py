@@ -1,0 +1,5 @@
+"""`python -m literate` is the `literate` command."""
+
+from .cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,212 @@
+"""Write the files that the book's blocks add up to: safely, and only when they changed."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+try:
+    from fcntl import LOCK_EX, flock
+except ImportError:  # Windows: two tangles at once are then each other's business
+    flock = None
+
+from .book import DIGEST, MARK, Book, TangledFile, place, untouched
+from .errors import BookError, Problem, shown
+
+#: How a file is called until it is whole; only a tangle that was killed leaves one behind.
+UNFINISHED = ".tangling-"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What stands between the book and one file on disk."""
+
+    path: Path
+    old: str | None
+    new: str | None
+    #: Somebody changed the file by hand since it was last tangled.
+    edited: bool
+    file: TangledFile | None
+
+    def diff(self, base: Path) -> str:
+        """A unified diff, each hunk headed by the line of the chapter to look at.
+
+        It reads in the direction of the work to do: for a stale file from the disk to
+        the book, for an edited one from the book to the disk.
+        """
+        name = shown(self.path, base)
+        book, disk = _lines(self.new), _lines(self.old)
+        sides = ((book, "as the book has it"), (disk, "on disk"))
+        (a, a_name), (b, b_name) = sides if self.edited else sides[::-1]
+        diff = difflib.unified_diff(
+            a, b, f"{name} ({a_name})", f"{name} ({b_name})", lineterm="", n=2
+        )
+        book_side = "-" if self.edited else "+"
+        lines: list[str] = []
+        number = head = 0
+        for line in diff:
+            if line.startswith("@@"):
+                number = int(line.split(book_side)[1].split(",")[0].split()[0])
+                head = len(lines)
+            elif number and line[:1] in ("+", "-") and head:
+                lines[head] += f" {self._origin(number)}"
+                head = 0
+            if number and not line.startswith("@@") and line[:1] in (" ", book_side):
+                number += 1
+            lines.append(line)
+        return "\n".join(lines)
+
+    def _origin(self, number: int) -> str:
+        """The chapter's line behind a line of the file, or behind the nearest one above."""
+        if self.file is None:
+            return "(in no chapter)"
+        found = (self.file.origin(n) for n in range(number, 0, -1))
+        line = next((origin.page_line for origin in found if origin), min(self.file.spans))
+        return f"{self.file.page}:{line}"
+
+
+def _lines(text: str | None) -> list[str]:
+    """A file's lines, the content hash masked: it always differs and says nothing."""
+    # Other line ends and a missing last one are differences too, and have to be seen.
+    lines = (text or "").replace("\r", "␍").split("\n")
+    return [DIGEST + "…" if line.startswith(DIGEST) else line for line in lines]
+
+
+def changes(book: Book) -> list[Change]:
+    """Every file that is not as the book has it, among them files it no longer has."""
+    found = []
+    root = book.config.code_root
+    for target, file in book.files.items():
+        path = _inside(root, target, file)
+        with _at_its_chapter(book, file):
+            old = _text(path)
+        if old != file.text:
+            edited = old is not None and not untouched(old)
+            found.append(Change(path, old, file.text, edited, file))
+    claimed = {root / target for target in book.files}
+    for path in sorted(root.rglob("*")) if root.is_dir() else []:
+        # A link is somebody's own: no tangle makes one.
+        if path in claimed or path.is_symlink() or not path.is_file():
+            continue
+        if "__pycache__" in path.parts or path.name.startswith(UNFINISHED):
+            continue
+        with path.open("rb") as stream:
+            if not stream.read(len(MARK)) == MARK.encode():
+                continue
+        old = _text(path)
+        found.append(Change(path, old, None, not untouched(old or ""), None))
+    return found
+
+
+def check(book: Book) -> list[Change]:
+    """The changes a tangle would make. Raises for a book that cannot be tangled."""
+    if book.problems:
+        raise BookError(*book.problems)
+    return changes(book)
+
+
+def tangle(book: Book, force: bool = False) -> list[Change]:
+    """Write what changed, and return it. Nothing is written if any file would be lost."""
+    with _alone(book.config.code_root):
+        found = check(book)
+        edited = [change for change in found if change.edited]
+        if edited and not force:
+            raise BookError(*(_refusal(book, change) for change in edited))
+        for change in found:
+            with _at_its_chapter(book, change.file):
+                _forget_bytecode(change.path)
+                if change.new is None:
+                    change.path.unlink()
+                else:
+                    write(change.path, change.new)
+    return found
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One tangle at a time, so that what a killed one left behind can be cleared away."""
+    root.mkdir(parents=True, exist_ok=True)
+    if flock is None:
+        yield
+        return
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        flock(handle, LOCK_EX)  # let go of when the folder is closed, or its holder dies
+        for path in root.rglob(f"{UNFINISHED}*"):
+            path.unlink(missing_ok=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _at_its_chapter(book: Book, file: TangledFile | None) -> Iterator[None]:
+    """A full disk or a file in the way is reported where its chapter asks for the file."""
+    try:
+        yield
+    except OSError as error:
+        if file is None:
+            raise
+        name = place(book.config, book.config.code_root / file.target)
+        problem = Problem(file.page, min(file.spans), f"{name}: {error.strerror or error}")
+        raise BookError(problem) from error
+
+
+def _forget_bytecode(path: Path) -> None:
+    """Python takes bytecode for fresh if its source has the same size and second."""
+    if path.suffix == ".py":
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+
+
+def _refusal(book: Book, change: Change) -> Problem:
+    base = book.config.base
+    name = place(book.config, change.path)
+    if change.file is None:
+        return Problem(name, 1, "changed by hand, and no chapter has it: move it, or use --force")
+    how = "was changed by hand" if untouched(change.old or "") is False else "was not tangled"
+    return Problem(
+        name, 1,
+        f"{how}: carry the change over to {change.file.page} at the lines below, "
+        f"or use --force to drop it\n{change.diff(base)}",
+    )  # fmt: skip
+
+
+def _inside(root: Path, target: str, file: TangledFile) -> Path:
+    """The file's path; refused if a link would lead the write to another place."""
+    path = root / target
+    outside = not path.parent.resolve().is_relative_to(root)
+    if outside or path.parent.resolve() != path.parent or path.is_symlink():
+        said = "leads out of the code root through a link" if outside else "is behind a link"
+        raise BookError(Problem(file.page, min(file.spans), f"{target} {said}"))
+    return path
+
+
+def _text(path: Path) -> str | None:
+    """The file's text with its own line ends; what is not text compares unequal."""
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file in one step: a crash leaves the old one or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,189 @@
+"""Every name that an inline number of the book may use.
+
+`gpu("H200")` is a row of the GPU table; `measured("softmax", rows=16384, cols=8192)`
+a result of the committed record; the rest is the roofline model and `math`. The names
+that look something up say so to `collect_sources`, so that a page can tell a measured
+number, a number of a datasheet and a computed one apart.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from roofline import hardware, model
+from roofline.support import pending, storage
+from roofline.support import results as _results
+from roofline.support.format import percent, quantity, render
+from roofline.support.record import Record
+from roofline.support.sources import Source, collect_sources, note
+
+__all__ = [
+    "ceiling",
+    "collect_sources",
+    "counted",
+    "geomean",
+    "gpu",
+    "measured",
+    "percent",
+    "quantity",
+    "record",
+    "render",
+    "results",
+    "xray_report",
+]
+
+# Functions of `math` and of the model are names of their own: sqrt, log2, ridge, …
+for _module in (math, model):
+    for _name, _thing in vars(_module).items():
+        if _name[0] != "_" and (
+            _module is math or getattr(_thing, "__module__", None) == _module.__name__
+        ):
+            globals()[_name] = _thing
+            __all__.append(_name)
+
+#: The device whose record the book reads, unless ROOFLINE_RECORD names a file.
+DEVICE = "NVIDIA H200"
+
+
+def gpu(name: str) -> hardware.GPU:
+    """The row of the GPU table with exactly this name."""
+    row = hardware.gpu(name)
+    grade = "" if row.grade == "datasheet" else f" ({row.grade})"
+    note(Source("datasheet", f"{row.name}: {row.source}{grade}."))
+    return row
+
+
+def measured(id: str, **case: Any) -> _results.Result:
+    """The result of benchmark `id` for the case with these sizes (and dtype=).
+
+    Sizes may be left out as long as one result fits. A result that was never measured
+    is a LookupError with the command that measures it; while a page is drafted,
+    ROOFLINE_ALLOW_MISSING=1 gives a result of NaNs with `.absent` true instead.
+    """
+    return _look_up(_results.find_result, _results.AbsentResult, id, case)
+
+
+def ceiling(id: str, **case: Any) -> _results.Result:
+    """The best of the results of benchmark `id`: what the device was seen to reach."""
+    return _look_up(_results.best_result, _results.AbsentResult, id, case)
+
+
+def counted(id: str, **case: Any) -> _results.Counted:
+    """The hardware counters of benchmark `id` for the case with these sizes."""
+    return _look_up(_results.find_count, _results.AbsentCount, id, case)
+
+
+def results(id: str) -> list[_results.Result]:
+    """All results of benchmark `id`, in the order of its cases."""
+    waiting = _note_if_pending(id)
+    try:
+        found = _results.all_results(load_record(), id)
+        if not found:
+            raise _results.NotMeasured(f"the record holds no {id}")
+    except LookupError as error:
+        if waiting or _drafting():
+            return []
+        raise _with_command(error, id) from None
+    for result in found:
+        note(result.source)
+    return found
+
+
+def geomean(id: str, peer: str | None = None, entry: str | None = None) -> float:
+    """Geometric mean over all cases of how much faster we are than `peer`."""
+    if _note_if_pending(id):  # a mean over some of the cases would mislead
+        return math.nan
+    try:
+        results(id)
+        return _results.geometric_mean(load_record(), id, peer, entry)
+    except LookupError as error:
+        if _drafting():
+            return math.nan
+        raise _with_command(error, id) from None
+
+
+def xray_report(name: str, target: str) -> Any:
+    """What the compiler made of a kernel for a target: a roofline.xray.Report."""
+    from roofline import xray
+
+    report = xray.committed(name, target)
+    made = f"Compiled for {target} by Triton {xray.compiler()}, without a GPU."
+    note(Source("compiled", made))
+    return report
+
+
+def record() -> RecordFacts:
+    """What the committed record says of itself."""
+    return RecordFacts(load_record())
+
+
+class RecordFacts:
+    """The record's device, and the date and versions of its newest run."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.device = record.device.name
+        newest = max(record.runs.values(), key=lambda run: run.date, default=None)
+        self.date = newest.date if newest else "not measured"
+        self.versions = dict(newest.versions) if newest else {}
+        self.driver = newest.driver if newest else None
+        self.command = newest.command if newest else ""
+
+    @property
+    def results(self) -> list[_results.Result]:
+        return _results.all_results(self.record)
+
+
+def record_path() -> Path:
+    """The file that the book's measured numbers come from."""
+    return Path(os.environ.get("ROOFLINE_RECORD") or storage.path_for(DEVICE))
+
+
+def load_record() -> Record:
+    """The book's record; without a file, a LookupError."""
+    path = record_path()
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError:
+        raise _results.NotMeasured(f"there is no record {path.name} yet") from None
+    return _load(path, stamp)
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path, stamp: int) -> Record:
+    return storage.load(path)
+
+
+def _look_up(find: Any, absent: Any, id: str, case: dict[str, Any]) -> Any:
+    try:
+        found = find(load_record(), id, case)
+    except _results.NotMeasured as error:
+        if _note_if_pending(id) or _drafting():
+            return absent(id, case)
+        raise _with_command(error, id) from None
+    note(found.source)
+    return found
+
+
+def _note_if_pending(id: str) -> bool:
+    """Whether results of `id` are still to be measured; if so, the number says it."""
+    reason = pending.reasons().get(id)
+    if reason:
+        note(Source("pending", f"Not yet measured. {reason}"))
+    return reason is not None
+
+
+def _drafting() -> bool:
+    return os.environ.get("ROOFLINE_ALLOW_MISSING") == "1"
+
+
+def _with_command(error: LookupError, id: str) -> LookupError:
+    if not isinstance(error, _results.NotMeasured):
+        return error
+    return _results.NotMeasured(
+        f"{error}; measure it with: python -m roofline measure --only {id}"
+    )

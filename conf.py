@@ -1,0 +1,95 @@
+"""How Sphinx weaves the book. What a page may contain is set in pyproject.toml."""
+
+import os
+from importlib.metadata import version as installed_version
+
+project = "Foundations: GPU programming and the roofline"
+author = "The roofline authors"
+copyright = "2026, the roofline authors"
+release = version = installed_version("roofline")
+
+extensions = [
+    "myst_parser",
+    "literate.weave",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_exercise",
+    "sphinx-mathjax-offline",
+    "sphinxcontrib.bibtex",
+]
+root_doc = "chapters/contents"
+exclude_patterns = ["_build", ".venv", "README.md", "code", "tests", ".*"]
+templates_path = ["chapters/_templates"]
+nitpicky = True
+
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+bibtex_bibfiles = ["chapters/references.bib"]
+bibtex_default_style = "plain"
+bibtex_reference_style = "author_year"
+
+numfig = True
+numfig_secnum_depth = 1
+math_numfig = True
+numfig_format = {"code-block": "Listing %s"}
+math_eqref_format = "Equation {number}"
+pygments_style = "tango"
+
+html_theme = "sphinx_book_theme"
+html_context = {"default_mode": "auto"}
+html_title = "Foundations: GPU programming and the roofline"
+html_theme_options = {
+    "show_toc_level": 2,
+    "navbar_persistent": [],
+    "use_download_button": False,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_static_path = ["chapters/_static"]
+html_css_files = ["book.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_last_updated_fmt = None
+# The address people type leads to the front page of the book.
+html_additional_pages = {"index": "front.html"}
+copybutton_exclude = ".linenos, .gp, .go"
+
+# SOURCE_DATE_EPOCH, where it is set, dates the build; otherwise no date is printed.
+today = " " if "SOURCE_DATE_EPOCH" not in os.environ else ""
+
+latex_table_style = ["booktabs"]
+latex_engine = "lualatex"
+latex_use_xindy = False
+latex_documents = [
+    (root_doc, "foundations.tex", project, author.replace("The", "the"), "manual")
+]
+latex_show_urls = "no"
+latex_elements = {
+    "papersize": "a4paper",
+    "extraclassoptions": "openany,oneside",
+    "fncychap": "",
+    "pointsize": "10pt",
+    "figure_align": "htbp",
+    "fontpkg": r"""
+\usepackage{unicode-math}
+\setmainfont{texgyrepagella}[Extension=.otf, UprightFont=*-regular, ItalicFont=*-italic,
+    BoldFont=*-bold, BoldItalicFont=*-bolditalic]
+\setsansfont{texgyreheros}[Extension=.otf, UprightFont=*-regular, ItalicFont=*-italic,
+    BoldFont=*-bold, BoldItalicFont=*-bolditalic]
+\setmonofont{DejaVuSansMono}[Extension=.ttf, Scale=0.8, BoldFont=*-Bold,
+    ItalicFont=*-Oblique, BoldItalicFont=*-BoldOblique]
+\setmathfont{texgyrepagella-math.otf}
+""",
+    "sphinxsetup": "verbatimforcewraps=true, VerbatimColor={gray}{0.97}, "
+    "verbatimwithframe=false, noteBorderColor={gray}{0.6}",
+    "preamble": r"""
+\usepackage{microtype}
+\usepackage{newunicodechar}
+\pdfstringdefDisableCommands{\def\infty{∞}}
+\newunicodechar{⁰}{\textsuperscript{0}}
+\AtBeginEnvironment{tabulary}{\footnotesize\setlength{\tabcolsep}{3pt}}
+\AtBeginEnvironment{longtable}{\footnotesize\setlength{\tabcolsep}{3pt}}
+\newcommand{\sphinxnumbermeasured}[1]{#1}
+\newcommand{\sphinxnumberpredicted}[1]{\textit{#1}}
+""",
+}
