@@ -87,8 +87,8 @@ latex_elements = {
 \usepackage{newunicodechar}
 \pdfstringdefDisableCommands{\def\infty{∞}}
 \newunicodechar{⁰}{\textsuperscript{0}}
-\AtBeginEnvironment{tabulary}{\footnotesize\setlength{\tabcolsep}{3pt}}
-\AtBeginEnvironment{longtable}{\footnotesize\setlength{\tabcolsep}{3pt}}
+\AtBeginEnvironment{tabulary}{\footnotesize\setlength{\tabcolsep}{2pt}}
+\AtBeginEnvironment{longtable}{\footnotesize\setlength{\tabcolsep}{2pt}}
 \newcommand{\sphinxnumbermeasured}[1]{#1}
 \newcommand{\sphinxnumberpredicted}[1]{\textit{#1}}
 """,

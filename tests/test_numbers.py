@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from roofline.support.sources import Source
 
 @pytest.fixture(autouse=True)
 def small_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(numbers.pending, "reasons", dict)  # nothing is waited for
     path = tmp_path / "test.json"
     storage.save(record(), path)
     monkeypatch.setenv("ROOFLINE_RECORD", str(path))
@@ -228,6 +230,39 @@ class TestLookUp:
     def test_an_unknown_gpu_is_a_lookup_error(self):
         with pytest.raises(LookupError, match="H200"):
             numbers.gpu("H20O")
+
+
+class TestPending:
+    """A benchmark that is still to be measured: no number, and a source that says so."""
+
+    @pytest.fixture(autouse=True)
+    def waiting(self, monkeypatch):
+        monkeypatch.setattr(numbers.pending, "reasons", lambda: {"rope": "No card was free."})
+
+    def test_it_gives_no_number_and_names_the_reason(self):
+        with numbers.collect_sources() as sources:
+            assert math.isnan(numbers.measured("rope", cols=1).value)
+            assert math.isnan(numbers.counted("rope", cols=1)["dram_bytes"])
+            assert math.isnan(numbers.geomean("rope"))
+            assert numbers.results("rope") == []
+        assert {source.kind for source in sources} == {"pending"}
+        assert "No card was free." in sources[0].text
+
+    def test_other_benchmarks_are_unaffected(self):
+        with pytest.raises(LookupError, match="no other"):
+            numbers.measured("other")
+
+    def test_the_book_prints_words_in_its_place(self):
+        from dataclasses import replace
+
+        from literate.config import load
+        from literate.expressions import evaluate
+
+        config = load(Path(__file__).parent)
+        found = evaluate('2 * measured("rope", cols=1).value -> B/s', config)
+        assert (found.kind, found.text) == ("pending", "not yet measured")
+        with pytest.raises(ValueError, match="no number to print"):
+            evaluate("0 * float('inf') -> .1f", replace(config, namespace=""))
 
 
 class TestDrafting:

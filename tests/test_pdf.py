@@ -27,9 +27,9 @@ def text(pdf):
 
 
 def test_every_chapter_is_in_it(pdf, text):
-    titles = {re.sub(r"^[\dA-Z.]+\s+", "", entry.title) for entry in _flat(pdf.outline)}
+    titles = {re.sub(r"^[\d.]+\s+", "", entry.title) for entry in _flat(pdf.outline)}
     for chapter in sorted((ROOT / "chapters").glob("[0-9]*.md")):
-        title = chapter.read_text("utf-8").split("\n# ", 1)[-1].removeprefix("# ").split("\n")[0]
+        title = re.search(r"^# (.+)$", chapter.read_text("utf-8"), re.MULTILINE)[1]
         assert title in titles, f"{title!r} is not among {sorted(titles)}"
 
 
@@ -56,7 +56,7 @@ def test_listings_figures_and_an_index_are_there(text):
 
 
 def test_measured_numbers_carry_a_footnote(text):
-    assert re.search(r"Measured: .*H200", text)
+    assert re.search(r"Measured on NVIDIA H200", text)
 
 
 def test_no_character_is_missing_and_no_reference_dangles():

@@ -63,12 +63,12 @@ PAGE = """\
 
 
 class Woven:
-    def __init__(self, small, page=PAGE):
+    def __init__(self, small, page=PAGE, conf=CONF):
         small.write(
             "pyproject.toml", '[tool.literate]\nnamespace = "names"\nconditions = "names"\n'
         )
         small.write("code/names.py", NAMES.replace("{kg}", ""))
-        small.write("conf.py", CONF)
+        small.write("conf.py", conf)
         small.page(page)
         self.base = small.base
         self.done = small.run(
@@ -142,6 +142,27 @@ def test_what_is_wrong_with_a_page_fails_its_build(small, old, new, expected):
     woven = Woven(small, PAGE.replace(" -> d kg", " -> d").replace(old, new))
     assert woven.done.returncode == 1
     assert expected in woven.done.stderr, woven.done.stderr
+
+
+def test_a_page_outside_the_sources_cannot_show_untested_code(small):
+    small.write("loose.md", "# Loose\n\n```{code-block} python\nx = 1\n```\n")
+    woven = Woven(small, PAGE.replace(" -> d kg", " -> d") + "\n\n    ```{toctree}\n    ../loose\n    ```\n")
+    assert woven.done.returncode == 1
+    assert "is not among the book's sources" in woven.done.stderr
+
+
+def test_a_setting_that_parts_page_and_tests_fails_the_build(small):
+    conf = CONF.rstrip() + "\n    myst_disable_syntax = [\"fence\"]\n"
+    done = Woven(small, PAGE.replace(" -> d kg", " -> d"), conf).done
+    assert done.returncode == 1
+    assert "chapters/a.md:3: WARNING: the tests read a block here" in done.stderr
+
+
+def test_a_fragment_may_have_any_name(small):
+    page = PAGE.replace(" -> d kg", " -> d").replace("divide it", "x & \"y\" z'")
+    woven = Woven(small, page)
+    assert woven.done.returncode == 0, woven.done.stderr
+    assert woven.html().select_one("a.fragment-ref").text == "⟨x & \"y\" z'⟩"
 
 
 def test_two_builds_give_the_same_bytes(small, tmp_path_factory):

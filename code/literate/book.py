@@ -74,10 +74,15 @@ class Book:
         self.problems: list[Problem] = [p for page in self.pages for p in page.problems]
         self.files: dict[str, TangledFile] = {}
         self._by_path = {page.path: page for page in self.pages}
+        self._by_file = {page.file.resolve(): page for page in self.pages}
         self._tangle()
 
     def page(self, path: str) -> Page | None:
         return self._by_path.get(path)
+
+    def page_at(self, file: Path) -> Page | None:
+        """The page that is this file, however its folder was reached."""
+        return self._by_file.get(file.resolve())
 
     def fragments(self, page: Page) -> dict[str, Block]:
         return {block.fragment: block for block in page.blocks if block.fragment}

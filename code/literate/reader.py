@@ -269,6 +269,8 @@ class _Reading:
                 self.complain(line, f":{key}: is for python blocks")
         if block.is_output and python:
             self.complain(line, ":output: is for the text block after a python block")
+        if "figure" in options and "requires" in options:
+            self.complain(line, ":figure: cannot have :requires:, since it is drawn where the book is woven")
         if ("figure" in options) != ("alt" in options):
             self.complain(line, ":figure: and :alt: go together")
         if sum(key in options for key in ("tangle", "fragment", "figure", "output")) > 1:

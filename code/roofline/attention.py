@@ -1,5 +1,5 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: f4105f08d12aa12a
+# Content hash: 1bd97d19725982e6
 
 """Scaled dot-product attention, forward, in the manner of FlashAttention-2.
 
@@ -371,7 +371,7 @@ def _run(q, k, v, o, lse, scale, causal: bool, config: Config) -> None:
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _check(q, k, v, causal, scale) -> None:
+def _check(q, k, v, causal, scale, config) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x, DTYPES)
         if x.dim() != 4:
@@ -379,11 +379,10 @@ def _check(q, k, v, causal, scale) -> None:
                 f"{name} must have shape (batch, heads, length, head_dim), "
                 f"got {tuple(x.shape)}"
             )
-        if (x.dtype, x.device) != (q.dtype, q.device):
-            raise ValueError(
-                f"{name} must be {q.dtype} on {q.device} as q is, "
-                f"got {x.dtype} on {x.device}"
-            )
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name} must have q's dtype {q.dtype}, got {x.dtype}")
+        if x.device != q.device:
+            raise ValueError(f"{name} must be on q's device {q.device}, got {x.device}")
     batch, heads, _, dim = q.shape
     if not 1 <= dim <= 256:
         raise ValueError(f"q must have a head_dim from 1 to 256, got {dim}")
@@ -403,8 +402,10 @@ def _check(q, k, v, causal, scale) -> None:
         raise TypeError(f"causal must be True or False, got {causal!r}")
     if not (scale is None or isinstance(scale, (int, float))):
         raise TypeError(f"scale must be a number or None, got {scale!r}")
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale!r}")
+    if scale is not None and not abs(scale) * LOG2_E <= torch.finfo(torch.float32).max:
+        raise ValueError(f"scale must be finite in fp32, got {scale!r}")
+    if not (config is None or isinstance(config, Config)):
+        raise TypeError(f"config must be a Config or None, got {config!r}")
 
 
 def attention(
@@ -434,7 +435,7 @@ def attention(
     hides them, since 0 * NaN is NaN. Forward only: the result carries no gradient.
     Raises TypeError and ValueError that name the argument. Chapter 4; FlashAttention-2.
     """
-    _check(q, k, v, causal, scale)
+    _check(q, k, v, causal, scale, config)
     q, k, v = (x.resolve_neg() for x in (q, k, v))  # a kernel reads the memory
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     capability = _capability(q.device)

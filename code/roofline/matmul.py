@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: 285f1996abf592b0
+# Content hash: 5ba353f42e82d61d
 
 """Matrix multiplication in Triton, step by step.
 
@@ -669,6 +669,8 @@ def matmul(
     bits. No gradient is recorded, so an input must not require one. Raises
     TypeError and ValueError that name the argument. Chapter 3.
     """
+    if plan is not None and not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan or None, got {plan!r}")
     run = partial(_run_planned, plan=plan, fast=fp8_fast_accum)
     return _multiply(a, b, input_precision, out_dtype, run)
 

@@ -1,5 +1,5 @@
 # Tangled from chapters/05_fused_rope_rmsnorm.md: edit it there, then run `make tangle`.
-# Content hash: d8361824fb6f1a2b
+# Content hash: 2c0ce36881c2f068
 
 """RMSNorm and RoPE, alone and fused."""
 
@@ -144,6 +144,8 @@ TILINGS = {
 
 
 def _tiling(tiling, device):
+    if tiling is not None and not isinstance(tiling, Tiling):
+        raise TypeError(f"tiling must be a Tiling or None, got {tiling!r}")
     return tiling or TILINGS["cpu" if device.type == "cpu" else "cuda"]
 
 

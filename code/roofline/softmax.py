@@ -1,5 +1,5 @@
 # Tangled from chapters/02_triton_101_softmax.md: edit it there, then run `make tangle`.
-# Content hash: 5063529a338d1a3e
+# Content hash: 903cef2702098a5c
 
 """Softmax at the speed of memory: every element read once and written once.
 
@@ -11,6 +11,7 @@ cooperative launch (`split_kernel`) or in two (`partial_kernel`, `normalize_kern
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import triton
@@ -206,10 +207,15 @@ TILES = {
 }
 
 
-def plan(cols, dtype, device, across=False):
+TEAMS = {90: (7, 72)}  # per_sm and registers; Hopper's compiler needs the fewest
+OTHER_TEAMS = (5, 96)
+
+
+def plan(cols, dtype, device, across=False, capability=90):
     """The Tile or Split for rows of `cols` numbers of `dtype` on "cuda" or "cpu".
 
     across: neighbours in memory belong to neighbouring rows, not to the same row.
+    capability: of the GPU, 90 for 9.0.
     """
     block = triton.next_power_of_2(cols)
     if device == "cpu":  # the interpreter likes few, large programs
@@ -218,7 +224,8 @@ def plan(cols, dtype, device, across=False):
     if cols > LONGEST_TEAM or (cols > LONGEST_TILE and dtype.itemsize == 8):
         return Split(16384 // dtype.itemsize, warps=8, per_sm=0)
     if cols > LONGEST_TILE:
-        return Split(8192 // dtype.itemsize)
+        per_sm, registers = TEAMS.get(capability, OTHER_TEAMS)
+        return Split(8192 // dtype.itemsize, per_sm=per_sm, registers=registers)
     if across and cols <= WIDEST_COLUMN:
         rows = max(16, min(64, 16384 // block))
         return Tile(rows, max(1, rows * block // 2048))
@@ -304,7 +311,9 @@ def _fill(out, x, config):
     cols = x.shape[-1]
     loops = _loops(x, out)
     across = loops is not None and x.stride(-1) != 1 and loops[1][1] == 1
-    chosen = config or plan(cols, x.dtype, x.device.type, across)
+    chosen = config or plan(
+        cols, x.dtype, x.device.type, across, _capability(x.device)
+    )
     split = isinstance(chosen, Split)
     apart = x.stride(-1) != 1 or out.stride(-1) != 1
     if split:
@@ -357,9 +366,43 @@ def _fill_split(out, x, loop, config):
     )
 
 
+def _capability(device):
+    if device.type == "cpu":
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def _resident(device, config):
     """How many programs run at the same time and may wait for each other."""
     if device.type == "cpu":
         return 0
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     return config.per_sm * sms
+
+
+def _xray(cols, capability):
+    """What to compile: softmax of contiguous rows of so many 16-bit numbers."""
+    dtype = torch.float16 if capability < 80 else torch.bfloat16
+    config = plan(cols, dtype, "cuda", capability=capability)
+    if isinstance(config, Tile):
+        kernel, options = softmax_tile_kernel, {}
+        constexprs = dict(ROWS=config.rows, BLOCK=triton.next_power_of_2(cols))
+    else:
+        kernel, options = split_kernel, dict(maxnreg=config.registers)
+        parts = triton.cdiv(cols, config.block)
+        constexprs = dict(
+            PARTS_BLOCK=triton.next_power_of_2(parts), BLOCK=config.block
+        )
+    args = dict.fromkeys(kernel.arg_names, "i32:16")
+    pointer = "*fp16:16" if capability < 80 else "*bf16:16"
+    args |= dict(x_ptr=pointer, out_ptr=pointer, slot_ptr="*i64:16")
+    args |= dict(x_col="i32:1", out_col="i32:1")
+    known = [name for name in kernel.arg_names if name not in constexprs]
+    return dict(
+        kernel=kernel, args={name: args[name] for name in known},
+        constexprs=constexprs, num_warps=config.warps, **options,
+    )
+
+
+XRAY = {"softmax": partial(_xray, 8192), "softmax-long": partial(_xray, 65536)}

@@ -19,7 +19,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the kernels need torch")
 pytest.importorskip("triton", reason="the kernels need Triton, which is for Linux")
 
-from hypothesis import HealthCheck, settings  # noqa: E402
+from hypothesis import HealthCheck, Phase, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 HAS_CUDA = torch.cuda.is_available()
@@ -40,9 +40,14 @@ def large(gigabytes: int) -> Callable:
 
 
 def examples(cpu: int, cuda: int) -> settings:
-    """Settings of a property test: how many examples with a GPU and without."""
+    """Settings of a property test: how many examples with a GPU and without.
+
+    A failing example is shown as it was found: to make it smaller takes the interpreter
+    minutes.
+    """
     return settings(
         max_examples=cuda if HAS_CUDA else cpu,
+        phases=[Phase.explicit, Phase.generate],
         deadline=None,
         derandomize=True,
         database=None,

@@ -149,8 +149,11 @@ def test_every_config(device, config, data):
 @both_ways
 @every_dtype
 @pytest.mark.parametrize(
-    "sq, sk", [(1, 1), (1, 130), (130, 1), (70, 65), (65, 129), (64, 64), (200, 3)]
-)
+    "sq, sk",
+    [(1, 1), (1, 130), (130, 1), (70, 65), (65, 129), (64, 64), (200, 3),
+     # Where the first key that is hidden is the last, or the first, of a block.
+     (70, 131), (70, 132), (70, 133), (70, 134), (70, 135)],
+)  # fmt: skip
 def test_lengths_that_differ(device, causal, dtype, sq, sk):
     """Aligned at the bottom right: the last query sees all, the first may see none."""
     q = normal((1, 2, sq, 64), dtype, device)

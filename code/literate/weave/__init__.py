@@ -1,7 +1,8 @@
 """The Sphinx extension: `extensions = ["myst_parser", "literate.weave"]` is all it takes.
 
 `blocks` shows code blocks with their files, fragments and marks, `numbers` evaluates the
-`{num}` role, `figures` draws figure blocks, `files` adds a page for each tangled file.
+`{num}` role, `figures` draws figure blocks, `files` adds a page for each tangled file, and
+`census` compares what each page shows with what the tests read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sphinx.util import logging
 
 from ..book import Book
 from ..config import load
-from . import blocks, figures, files, numbers
+from . import blocks, census, figures, files, numbers
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", _configure)
     app.connect("builder-inited", _read_book)
     app.connect("env-before-read-docs", _report_problems)
-    for part in (blocks, figures, files, numbers):
+    for part in (blocks, census, figures, files, numbers):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
 

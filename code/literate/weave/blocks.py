@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from html import escape
+from html import escape, unescape
+from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -35,7 +36,7 @@ class BookCodeBlock(CodeBlock):
         book: Book = self.env.app.literate_book
         block = self._record(book)
         if block is None:
-            return super().run()
+            return self._plain()
         name = self.options.pop("name", "")
         (shown,) = self._highlighted(book, block)
         body: list[nodes.Node] = [shown]
@@ -53,15 +54,23 @@ class BookCodeBlock(CodeBlock):
 
     def _record(self, book: Book) -> Block | None:
         """The reader's record of this very block."""
-        page = book.page(str(self.env.doc2path(self.env.docname, base=False)))
+        page = book.page_at(Path(self.env.doc2path(self.env.docname)))
         text = "\n".join(self.content)
         same = [b for b in page.blocks if b.text.rstrip("\n") == text.rstrip("\n")] if page else []
         name = self.options.get("name")
         same = [b for b in same if b.name == name] or same
         return min(same, key=lambda b: abs(b.line - self.lineno), default=None)
 
-    def _highlighted(self, book: Book, block: Block) -> list[nodes.Node]:
+    def _plain(self) -> list[nodes.Node]:
+        """As Sphinx shows it, with the code as written for the census to compare."""
         made = super().run()
+        for node in made:
+            for literal in node.findall(nodes.literal_block):
+                literal["code"] = "\n".join(self.content)
+        return made
+
+    def _highlighted(self, book: Book, block: Block) -> list[nodes.Node]:
+        made = self._plain()
         if block.is_output:
             made[0]["classes"].append("block-output")
         if block.tangle or block.fragment:
@@ -146,7 +155,7 @@ def _visit_html(translator, node) -> None:
         translator.visit_literal_block(node)
     except nodes.SkipNode:
         def link(match: re.Match) -> str:
-            target = node["refs"].get(match[1])
+            target = node["refs"].get(unescape(match[1]))
             if target is None:
                 return match[0]
             return f'<a class="fragment-ref" href="#{escape(target)}">⟨{match[1]}⟩</a>'

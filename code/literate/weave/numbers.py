@@ -18,6 +18,12 @@ class number(nodes.Inline, nodes.TextElement):
     """A printed number that knows its kind and its sources."""
 
 
+def provenance(kind: str, text: str) -> str:
+    """The sources as a sentence that says of what kind the number is, once."""
+    said = text.lower().startswith((kind, "not yet"))
+    return text if said else f"{kind.title()}: {text}"
+
+
 class NumberRole(SphinxRole):
     """Evaluate the role's text; a failure is a warning at its line."""
 
@@ -48,7 +54,7 @@ class NumberRole(SphinxRole):
         if name not in document.nameids and not any(
             name in note["names"] for note in document.autofootnotes
         ):
-            note = nodes.footnote("", nodes.paragraph(text, f"{found.kind.title()}: {text}"), auto=1)
+            note = nodes.footnote("", nodes.paragraph(text, provenance(found.kind, text)), auto=1)
             note["names"].append(name)
             document.note_autofootnote(note)
             document.note_explicit_target(note, note)
@@ -62,7 +68,8 @@ class NumberRole(SphinxRole):
 def _visit_html(translator, node) -> None:
     attributes = {}
     if node["sources"]:
-        attributes = {"title": f"{node['kind'].title()}: " + "; ".join(node["sources"]), "tabindex": "0"}
+        text = provenance(node["kind"], "; ".join(node["sources"]))
+        attributes = {"title": text, "tabindex": "0"}
     translator.body.append(
         translator.starttag(node, "span", "", CLASS=f"num num-{node['kind']}", **attributes)
     )

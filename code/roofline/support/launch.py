@@ -30,6 +30,7 @@ LAUNCH_OPTIONS = frozenset(
 # The interpreter keeps the index of the running program in one global and patches
 # triton.language while it runs, so two threads must take turns.
 _turn = threading.RLock()
+_hidden = {}
 _rewritten = weakref.WeakKeyDictionary()
 
 
@@ -56,7 +57,11 @@ def _hidden_from_dynamo(function):
     would then wait for ever.
     """
     dynamo = sys.modules.get("torch._dynamo")  # where it is not loaded, nobody traces
-    return dynamo.disable(function) if dynamo else function
+    if dynamo is None:
+        return function
+    if function not in _hidden:  # making the wrapper takes longer than a launch may
+        _hidden[function] = dynamo.disable(function)
+    return _hidden[function]
 
 
 def _launch(kernel, grid, args, meta):
