@@ -451,3 +451,15 @@ class TestCommitted:
                     continue
                 assert key in held, f"{benchmark.id} {case} was not measured"
                 assert held[key].targets == case.targets
+
+    def test_waits_only_for_what_is_not_there(self, path):
+        """Once a benchmark is measured whole, its entry in pending.toml has to go."""
+        pytest.importorskip("torch")
+        from roofline import benchmarks
+
+        known = {benchmark.id: benchmark for benchmark in benchmarks.load()}
+        held = {(m.id, tuple(m.case.items()), m.dtype) for m in storage.load(path).measurements}
+        for id, reason in pending.reasons().items():
+            assert id in known and len(reason) > 20
+            cases = {(id, tuple(c.sizes.items()), c.dtype) for c in known[id].cases}
+            assert cases - held, f"{id} is measured: take it out of pending.toml"

@@ -68,7 +68,6 @@ def _inline(svg: str, salt: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="\1-{salt}"', svg)
     svg = re.sub(r'(xlink:href="#|href="#|url\(#)([^")]+)', rf"\1\2-{salt}", svg)
-    svg = re.sub(r'(xlink:href|href)="#([^"]+?)-([0-9a-f]{8})-\3"', r'\1="#\2-\3"', svg)
     return svg.replace(INK, "currentColor")
 
 
