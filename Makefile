@@ -21,7 +21,7 @@ pdf: .venv/book ## weave the book on paper: _build/pdf/foundations.pdf (needs Lu
 	@for tool in lualatex latexmk; do command -v $$tool >/dev/null || { \
 	  echo "make pdf needs $$tool; on Debian: apt install latexmk texlive-luatex texlive-latex-extra texlive-fonts-recommended tex-gyre fonts-dejavu-core"; exit 1; }; done
 	$(SPHINX) -b latex -d _build/doctrees/latex . _build/latex
-	cd _build/latex && latexmk -lualatex -interaction=nonstopmode -halt-on-error -silent foundations.tex
+	cd _build/latex && latexmk -lualatex -e '$$max_repeat=8' -interaction=nonstopmode -halt-on-error -silent foundations.tex
 	@mkdir -p _build/pdf && cp _build/latex/foundations.pdf _build/pdf/foundations.pdf
 	@echo "The book is at _build/pdf/foundations.pdf"
 

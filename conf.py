@@ -89,6 +89,9 @@ latex_elements = {
 \newunicodechar{⁰}{\textsuperscript{0}}
 \AtBeginEnvironment{tabulary}{\footnotesize\setlength{\tabcolsep}{2pt}}
 \AtBeginEnvironment{longtable}{\footnotesize\setlength{\tabcolsep}{2pt}}
+% A repeated footnote mark is its number alone: with the page before it, lines change
+% their length from run to run and the layout never settles.
+\protected\def\sphinxthefootnotemark#1#2{#1}
 \newcommand{\sphinxnumbermeasured}[1]{#1}
 \newcommand{\sphinxnumberpredicted}[1]{\textit{#1}}
 """,
