@@ -39,7 +39,9 @@ class NumberRole(SphinxRole):
                 location=self.get_location(),
             )  # fmt: skip
             return [nodes.problematic(self.text, self.text)], []
-        shown = found.text.replace(" ", "\N{NO-BREAK SPACE}")  # a unit stays with its number
+        # A unit stays with its number; the words for one that is missing may break.
+        keep = found.kind != "pending"
+        shown = found.text.replace(" ", "\N{NO-BREAK SPACE}") if keep else found.text
         node = number(shown, shown, kind=found.kind, sources=list(found.sources))
         measured = found.kind in MEASURED
         if measured and found.sources and self.env.app.builder.format == "latex":
