@@ -21,7 +21,7 @@ class SmallBook:
         self.write("pyproject.toml", '[tool.literate]\nroot = "code"\n')
         (base / "code").mkdir()
 
-    def write(self, name: str, text: str, **replacements: str) -> Path:
+    def write(self, name: str, text: str) -> Path:
         path = self.base / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text), encoding="utf-8")

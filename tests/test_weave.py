@@ -49,7 +49,7 @@ PAGE = """\
     assert half(2) == 1
     ```
 
-    Computed {num}`1 / 3 -> .2f`, weighed {num}`weighed(2) -> d kg`.
+    Computed {num}`1 / 3 -> .2f`, weighed {num}`weighed(2) -> d`.
 
     ```{code-block} python
     :name: line
@@ -67,7 +67,7 @@ class Woven:
         small.write(
             "pyproject.toml", '[tool.literate]\nnamespace = "names"\nconditions = "names"\n'
         )
-        small.write("code/names.py", NAMES.replace("{kg}", ""))
+        small.write("code/names.py", NAMES)
         small.write("conf.py", conf)
         small.page(page)
         self.base = small.base
@@ -81,8 +81,7 @@ class Woven:
 
 @pytest.fixture
 def woven(small):
-    page = PAGE.replace(" -> d kg", " -> d")
-    return Woven(small, page)
+    return Woven(small)
 
 
 def test_the_page_says_which_file_a_block_goes_to_and_the_file_says_where_from(woven):
@@ -139,35 +138,34 @@ def test_a_figure_is_inlined_described_and_follows_the_page_colour(woven):
 )  # fmt: skip
 def test_what_is_wrong_with_a_page_fails_its_build(small, old, new, expected):
     assert PAGE.count(old) == 1
-    woven = Woven(small, PAGE.replace(" -> d kg", " -> d").replace(old, new))
+    woven = Woven(small, PAGE.replace(old, new))
     assert woven.done.returncode == 1
     assert expected in woven.done.stderr, woven.done.stderr
 
 
 def test_a_page_outside_the_sources_cannot_show_untested_code(small):
     small.write("loose.md", "# Loose\n\n```{code-block} python\nx = 1\n```\n")
-    woven = Woven(small, PAGE.replace(" -> d kg", " -> d") + "\n\n    ```{toctree}\n    ../loose\n    ```\n")
+    woven = Woven(small, PAGE + "\n\n    ```{toctree}\n    ../loose\n    ```\n")
     assert woven.done.returncode == 1
     assert "is not among the book's sources" in woven.done.stderr
 
 
 def test_a_setting_that_parts_page_and_tests_fails_the_build(small):
     conf = CONF.rstrip() + "\n    myst_disable_syntax = [\"fence\"]\n"
-    done = Woven(small, PAGE.replace(" -> d kg", " -> d"), conf).done
+    done = Woven(small, PAGE, conf).done
     assert done.returncode == 1
     assert "chapters/a.md:3: WARNING: the tests read a block here" in done.stderr
 
 
 def test_a_fragment_may_have_any_name(small):
-    page = PAGE.replace(" -> d kg", " -> d").replace("divide it", "x & \"y\" z'")
+    page = PAGE.replace("divide it", "x & \"y\" z'")
     woven = Woven(small, page)
     assert woven.done.returncode == 0, woven.done.stderr
     assert woven.html().select_one("a.fragment-ref").text == "⟨x & \"y\" z'⟩"
 
 
 def test_two_builds_give_the_same_bytes(small, tmp_path_factory):
-    page = PAGE.replace(" -> d kg", " -> d")
-    first = Woven(small, page)
+    first = Woven(small)
     before = {p.name: p.read_bytes() for p in (first.base / "_build/html").rglob("*.html")}
     small.run("sphinx", "-q", "-E", "-a", "-b", "html", ".", "_build/html")
     after = {p.name: p.read_bytes() for p in (first.base / "_build/html").rglob("*.html")}

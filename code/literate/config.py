@@ -67,7 +67,9 @@ class Config:
             found |= dict.fromkeys(p for p in sorted(folder.rglob("*.md")) if not p.is_dir())
         return list(found)
 
+    @cached_property
     def data_files(self) -> list[Path]:
+        """Found once: every computed number of a page depends on all of them."""
         return sorted(path for glob in self.data for path in self.base.glob(glob))
 
 

@@ -1,5 +1,5 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: 1bd97d19725982e6
+# Content hash: 5a3a9f9cce7fc2d5
 
 """Scaled dot-product attention, forward, in the manner of FlashAttention-2.
 
@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from roofline.support.arguments import check_tensor
+from roofline.support.device import compute_capability as _capability
 from roofline.support.launch import launch
 
 
@@ -471,15 +472,6 @@ def _attend(q, k, v, out, lse, scale, causal, config, capability, single) -> Non
     _run(q, k, v, o, lse, scale, causal, config)
     if o is not out:
         out.copy_(o)
-
-
-@cache
-def _capability(device: torch.device) -> int:
-    """Compute capability as 90 for 9.0; 0 stands for the interpreter on a CPU."""
-    if device.type == "cpu":
-        return 0
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
 
 
 def _xray_attention(capability: int) -> dict:

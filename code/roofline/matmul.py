@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: 5ba353f42e82d61d
+# Content hash: 1ba28e9fbd9a88c8
 
 """Matrix multiplication in Triton, step by step.
 
@@ -18,6 +18,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from roofline import tile_order
+from roofline.support.device import compute_capability as _capability
 from roofline.support.launch import launch
 
 
@@ -99,15 +100,6 @@ def _check(a, b, input_precision, out_dtype) -> torch.dtype:
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-
-
-@cache
-def _capability(device: torch.device) -> int:
-    """Compute capability as 90 for 9.0; 0 stands for the interpreter on a CPU."""
-    if device.type == "cpu":
-        return 0
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
 
 
 @cache

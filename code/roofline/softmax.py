@@ -1,5 +1,5 @@
 # Tangled from chapters/02_triton_101_softmax.md: edit it there, then run `make tangle`.
-# Content hash: 903cef2702098a5c
+# Content hash: 9cf700d415e3636b
 
 """Softmax at the speed of memory: every element read once and written once.
 
@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from roofline.support.arguments import check_tensor
+from roofline.support.device import compute_capability as _capability
 from roofline.support.launch import launch
 
 __all__ = ["Split", "Tile", "plan", "softmax"]
@@ -364,13 +365,6 @@ def _fill_split(out, x, loop, config):
         normalize_kernel, grid, out, x, m, s, cols, x_stride, out_stride, parts,
         PARTS_BLOCK=room, **shape,
     )
-
-
-def _capability(device):
-    if device.type == "cpu":
-        return 0
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
 
 
 def _resident(device, config):

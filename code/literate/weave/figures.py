@@ -27,7 +27,7 @@ class drawing(nodes.General, nodes.Element):
 
 def figure_nodes(directive, book: Book, block: Block) -> list[nodes.Node]:
     """Run the block and wrap what it drew, with its caption, as a numbered figure."""
-    for path in book.config.data_files():
+    for path in book.config.data_files:
         directive.env.note_dependency(str(path))
     try:
         svg, pdf = _draw(book, block)

@@ -29,7 +29,7 @@ class NumberRole(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         config = self.env.app.literate_book.config
-        for path in config.data_files():
+        for path in config.data_files:
             self.env.note_dependency(str(path))
         try:
             found = evaluate(self.text, config)
