@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: 1ba28e9fbd9a88c8
+# Content hash: d42d4571da2b538d
 
 """Matrix multiplication in Triton, step by step.
 
@@ -520,7 +520,7 @@ def _run_tma(a, b, c, precision, *, tile, splits=1, fast=False) -> None:
     a, b = _arranged(a, 1), _arranged(b, 0)
     k_split, splits = _cut(k, tile.k, splits)
     out = _partial_sums(c, splits)
-    whole = splits == 1 and _inner(c) == 1
+    whole = splits == 1 and _inner(c) == 1 and c.stride(0) * c.itemsize % 16 == 0
     launch(
         persistent_kernel, (_programs(tile.count(m, n) * splits, tile, a.device),),
         _descriptor(a, tile.m, tile.k),
