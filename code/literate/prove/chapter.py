@@ -15,6 +15,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from _pytest.assertion.rewrite import rewrite_asserts
+
 from ..book import Book
 from ..records import Block, Page
 
@@ -69,9 +71,6 @@ class Chapter:
         self._show()
         source = "\n" * (block.code_line - 1) + block.text + "\n"
         tree = ast.parse(source, self.file)
-        if config is not None:
-            from _pytest.assertion.rewrite import rewrite_asserts
-
-            rewrite_asserts(tree, source.encode(), self.file, config)
+        rewrite_asserts(tree, source.encode(), self.file, config)
         code = compile(tree, self.file, "exec", dont_inherit=True)
         exec(code, self.module.__dict__)

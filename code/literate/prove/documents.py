@@ -58,9 +58,19 @@ class BookSybil(Sybil):
 
 def evaluate(example: Example) -> None:
     """Run a step; the steps it builds on are replayed first if they have not run."""
-    chapter: Chapter = example.document.chapter
-    step: Step = example.parsed
-    config = example.document.pytest_config
+    _prove(example.parsed, example.document.chapter, example.document.pytest_config)
+
+
+def prove(step: Step, chapter: Chapter) -> str | None:
+    """All that a test of the step does; returns why it was skipped, or None."""
+    step.compare(chapter)
+    reason = step.skip_reason(chapter)
+    if reason is None:
+        _prove(step, chapter, None)
+    return reason
+
+
+def _prove(step: Step, chapter: Chapter, config) -> None:
     if step.needs_predecessors:
         for before in chapter.steps:
             if before.line >= step.line:

@@ -11,6 +11,8 @@ from sybil.integration.pytest import SybilFile, SybilItem
 from ..book import Book
 from ..config import Config, find
 from .documents import BookSybil
+from .fresh import Failed, Worker
+from .process import process_of
 from .report import report
 
 
@@ -30,13 +32,20 @@ class StepItem(SybilItem):
         return self.example.document.chapter
 
     def runtest(self) -> None:
-        self.step.compare(self.chapter)
-        reason = self.step.skip_reason(self.chapter)
+        worker = self.parent.worker
+        if worker is not None:
+            reason = worker.run(self.step, self.chapter.page)
+        else:
+            self.step.compare(self.chapter)
+            reason = self.step.skip_reason(self.chapter)
         if reason:
             raise pytest.skip.Exception(reason, _use_item_location=True)
-        super().runtest()
+        if worker is None:
+            super().runtest()
 
     def repr_failure(self, excinfo, style=None):
+        if isinstance(excinfo.value, Failed):
+            return excinfo.value.report
         return report(excinfo.value, self.chapter, self.step.line)
 
     def reportinfo(self):
@@ -44,7 +53,9 @@ class StepItem(SybilItem):
 
 
 class PageFile(SybilFile):
-    """A page as a pytest file."""
+    """A page as a pytest file, and the process of its own if it asked for one."""
+
+    worker: Worker | None = None
 
     def collect(self):
         for sybil in self.sybils:
@@ -57,8 +68,15 @@ class PageFile(SybilFile):
     def setup(self) -> None:
         for document in self.documents:
             document.chapter.enter()
+            process = process_of(document.chapter.page)
+            if process.fresh:
+                filters = self.config.getini("filterwarnings")
+                self.worker = Worker(document.chapter.page, process.environ, filters)
 
     def teardown(self) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker = None
         for document in self.documents:
             document.chapter.leave()
 

@@ -18,6 +18,8 @@ class FailureReport(TerminalRepr):
 
     def __init__(self, text: str, path: str, line: int, message: str):
         self.text = text
+        #: What it is made from, as plain values that may travel between processes.
+        self.parts = (text, path, line, message)
         self.reprcrash = ReprFileLocation(path, line, f"{path}:{line}: {message}")
 
     def toterminal(self, tw) -> None:

@@ -16,6 +16,7 @@ from ..expressions import evaluate
 from ..records import Block, Expression
 from .chapter import Chapter
 from .output import difference
+from .process import process_of
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Census(Step):
 
     def run(self, chapter: Chapter, config) -> None:
         problems = chapter.book.problems_of(chapter.page)
+        problems += filter(None, [process_of(chapter.page).problem])
         if problems:
             raise BookError(*problems)
 
