@@ -4,11 +4,12 @@ BIN := .venv/bin
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
 CHAPTER ?=
+REPORT ?= cpu
 PAGES := $(if $(CHAPTER),$(wildcard chapters/$(CHAPTER)*.md chapters/*/$(CHAPTER)*.md),chapters glossary)
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help html pdf live tangle check-tangle doctest test measure clean
+.PHONY: help html pdf live tangle check-tangle doctest test report measure clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -44,6 +45,9 @@ test: .venv/test check-tangle html ## check-tangle, the book woven strictly, doc
 	@if command -v lualatex >/dev/null && command -v latexmk >/dev/null; then $(MAKE) pdf; \
 	  else echo "no LuaLaTeX here: the tests of the PDF will be skipped"; fi
 	$(PYTEST) chapters glossary tests
+
+report: .venv/test ## doctest, and keep what each block did for the pages to show (REPORT=h200)
+	$(PYTEST) $(PAGES) --literate-report chapters/_reports/$(REPORT).json
 
 measure: .venv/test ## run every benchmark on this machine's GPU and write the record
 	$(BIN)/python -m roofline measure

@@ -51,6 +51,11 @@ class Requirement:
         return None
 
 
+def found_here(config: Config) -> dict:
+    """What each of the book's conditions finds on this machine."""
+    return {name: probe() for name, (_, probe) in _conditions(config).items()}
+
+
 def _conditions(config: Config):
     if not config.conditions:
         return {}

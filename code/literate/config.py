@@ -32,6 +32,8 @@ class Config:
     data: tuple[str, ...] = ()
     #: Packages that figure blocks must do without, so that a reader need not install them.
     not_for_weaving: tuple[str, ...] = ()
+    #: Reports of proof that pages show, each as "LABEL: FILE".
+    reports: tuple[str, ...] = ()
     #: Seconds a block may run when it does not say `:timeout:`.
     timeout: float = 120.0
 

@@ -1,13 +1,18 @@
-"""The pytest plugin: `pytest chapters/02_x.md` collects a page, `::name` one block."""
+"""The pytest plugin: `pytest chapters/02_x.md` collects a page, `::name` one block.
+
+`--literate-report FILE` keeps what was found of each block, for the pages to show.
+"""
 
 from __future__ import annotations
 
+import datetime
 from functools import cache
 from pathlib import Path
 
 import pytest
 from sybil.integration.pytest import SybilFile, SybilItem
 
+from .. import reports
 from ..book import Book
 from ..config import Config, find
 from .documents import BookSybil
@@ -22,6 +27,10 @@ class StepItem(SybilItem):
     def __init__(self, parent, sybil, example):
         super().__init__(parent, sybil, example)
         self.add_marker(pytest.mark.timeout(self.step.timeout(self.chapter)))
+        block = getattr(self.step, "block", None)
+        if block is not None and block.name:
+            hashed = reports.digest(self.chapter.book, block)
+            self.user_properties.append(("literate", [reports.key(block, block.name), hashed]))
 
     @property
     def step(self):
@@ -103,3 +112,41 @@ def pytest_collect_file(file_path: Path, parent):
     if not sybil.has(file_path):
         return None
     return PageFile.from_parent(parent, path=file_path, sybils=[sybil])
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--literate-report",
+        metavar="FILE",
+        help="write what is found of each block into FILE, or bring it up to date",
+    )
+
+
+def pytest_configure(config):
+    file = config.getoption("literate_report", None)
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(Path(file).absolute()), "literate-report")
+
+
+class Recorder:
+    """Collects the outcome of each block; under xdist, in the process that has them all."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.outcomes: dict[str, dict] = {}
+
+    def pytest_runtest_logreport(self, report):
+        known = dict(report.user_properties).get("literate")
+        if not known or (report.when != "call" and report.passed):
+            return
+        name, hashed = known
+        entry = {"outcome": report.outcome, "hash": hashed}
+        if report.skipped and isinstance(report.longrepr, tuple):
+            entry["reason"] = report.longrepr[2].removeprefix("Skipped: ")
+        self.outcomes[name] = entry
+
+    def pytest_sessionfinish(self, session):
+        config = _config(Path(session.config.rootpath))
+        if config is not None and self.outcomes:
+            today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+            reports.write(self.path, _sybil(config).book, self.outcomes, today)

@@ -14,7 +14,8 @@ from sphinx.util import logging
 
 from ..book import Book
 from ..config import load
-from . import blocks, census, figures, files, numbers
+from ..reports import Reports
+from . import blocks, cards, census, figures, files, numbers, status
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", _configure)
     app.connect("builder-inited", _read_book)
     app.connect("env-before-read-docs", _report_problems)
-    for part in (blocks, census, figures, files, numbers):
+    for part in (blocks, cards, census, figures, files, numbers, status):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
 
@@ -39,6 +40,7 @@ def _configure(app: Sphinx, config) -> None:
 def _read_book(app: Sphinx) -> None:
     # Workers are forked after this, so one reading of the book serves them all.
     app.literate_book = Book(load(Path(app.confdir)))
+    app.literate_reports = Reports(app.literate_book)
 
 
 def _report_problems(app: Sphinx, env, docnames) -> None:

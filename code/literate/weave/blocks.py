@@ -15,6 +15,7 @@ from ..book import REFERENCE, Book, references
 from ..records import Block
 from .figures import figure_nodes
 from .files import file_link
+from .status import status_nodes
 
 
 class literal_with_references(nodes.literal_block):
@@ -46,7 +47,7 @@ class BookCodeBlock(CodeBlock):
         self._anchor(body[0], block, name)
         marks = block_options.marks(block.options, book.config)
         if marks and not header:
-            body = [_marked(marks, body)]
+            body = [_marked(marks, status_nodes(self.env, block), body)]
         if "figure" in block.options:
             fold = folded("", *body)
             body = [*figure_nodes(self, book, block), fold]
@@ -93,6 +94,8 @@ class BookCodeBlock(CodeBlock):
         if parts:
             for mark in block_options.marks(block.options, book.config):
                 parts += [nodes.Text(" "), nodes.inline("", mark, classes=["block-mark"])]
+            for status in status_nodes(self.env, block):
+                parts += [nodes.Text(" "), status]
         return parts
 
     def _used_in(self, book: Book, block: Block) -> list[nodes.Node]:
@@ -121,9 +124,11 @@ def _captioned(header: list[nodes.Node], literal: nodes.Node) -> nodes.container
     return wrapper
 
 
-def _marked(marks: list[str], body: list[nodes.Node]) -> nodes.container:
+def _marked(marks: list[str], statuses: list[nodes.Node], body: list[nodes.Node]):
     line = nodes.paragraph("", "", classes=["block-marks"])
     line += [nodes.inline("", mark, classes=["block-mark"]) for mark in marks]
+    for status in statuses:
+        line += [nodes.Text(" "), status]
     return nodes.container("", line, *body, classes=["marked-block"])
 
 
