@@ -1,5 +1,5 @@
 # Tangled from chapters/05_serving/01_roofline_analysis.md: edit it there, then run `make tangle`.
-# Content hash: dce9f975da4b2f7d
+# Content hash: c483ed59d29bc320
 
 """A language model under load: what it keeps, moves and computes, and how fast.
 
@@ -220,374 +220,6 @@ def _seen(layer: Layer, context: int) -> int:
     return context if window is None else min(context, window)
 
 
-FORMATS = {
-    "bf16": 16.0,
-    "fp16": 16.0,
-    "fp8": 8.0,
-    "int8": 8.0,
-    "fp4": 4 + 8 / 16,  # NVFP4: an fp8 scale for 16 numbers
-    "int4": 4 + 16 / 128,  # weights only: a 16-bit scale for 128 numbers
-}
-
-
-def bytes_of(numbers: float, format: str) -> float:
-    """Bytes that so many numbers take, scales included."""
-    if format not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise ValueError(f"format must be one of {known}; got {format!r}")
-    return numbers * FORMATS[format] / 8
-
-
-def kv_bytes_per_token(model: Model, format: str = "bf16") -> float:
-    """Bytes that one more token adds to the KV cache, over all layers."""
-    return bytes_of(model.cached(1), format)
-
-
-def weight_bytes(model: Model, format: str = "bf16") -> float:
-    """Bytes of all weights: matrices in `format`, tables and vectors in 16 bits."""
-    matrices = model.attention_weights + model.mlp_weights()
-    return bytes_of(matrices, format) + 2 * (model.parameters - matrices)
-
-
-def arithmetic_of(gpu: GPU, weights: str) -> str:
-    """The format in which `gpu` multiplies by weights stored in `weights`."""
-    bytes_of(0, weights)
-    if weights in gpu.peaks:
-        return weights
-    return "bf16" if "bf16" in gpu.peaks else "fp16"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What one step must do on each GPU."""
-
-    tokens: int  # that go through the layers
-    linear_flops: float
-    attention_flops: float
-    weight_bytes: float
-    cache_bytes: float
-    activation_bytes: float  # from kernel to kernel; the L2 may keep them
-    sent_bytes: float  # to the other GPUs
-
-    @property
-    def flops(self) -> float:
-        return self.linear_flops + self.attention_flops
-
-    @property
-    def bytes(self) -> float:
-        """Bytes that must pass through memory: weights and cache."""
-        return self.weight_bytes + self.cache_bytes
-
-    @property
-    def intensity(self) -> float:
-        return arithmetic_intensity(self.flops, self.bytes)
-
-
-def _whole(least: int = 1, **counts: int) -> None:
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def _divides(model: Model, gpus: int) -> None:
-    for layer in model.layers:
-        if layer.attention.heads % gpus:
-            raise ValueError(
-                f"gpus must divide the {layer.attention.heads} heads of "
-                f"{model.name}, got {gpus}"
-            )
-
-
-def _cache_on_each(model: Model, context: int, gpus: int) -> float:
-    """Numbers of one sequence's cache that each GPU holds."""
-    return sum(
-        layer.attention.cached
-        * _seen(layer, context)
-        / min(gpus, layer.attention.copies)
-        for layer in model.layers
-    )
-
-
-def _step(
-    model: Model, tokens: int, outputs: int, attention_flops: float,
-    cache_numbers: float, weights: str, kv: str, gpus: int,
-) -> Step:
-    chosen = model.mlp_weights(1)
-    routers = sum(layer.mlp.router(model.hidden) for layer in model.layers)
-    per_token = model.attention_weights + chosen + routers
-    linear = 2 * (tokens * per_token + outputs * model.embedding)
-    matrices = model.attention_weights + model.mlp_weights(tokens)
-    lookups = tokens * model.hidden
-    others = model.vectors + model.embedding + lookups  # the table is the head
-    read = bytes_of(matrices, weights) + 2 * others
-    between = tokens * _passed_on(model) + outputs * model.vocab
-    all_reduces = 2 * len(model.layers) * (gpus > 1)
-    sent = all_reduces * 2 * (gpus - 1) / gpus * tokens * model.hidden * 2
-    return Step(
-        tokens=tokens,
-        linear_flops=linear / gpus,
-        attention_flops=attention_flops / gpus,
-        weight_bytes=read / gpus,
-        cache_bytes=bytes_of(cache_numbers, kv),
-        activation_bytes=2 * between / gpus,
-        sent_bytes=sent,
-    )
-
-
-def _passed_on(model: Model) -> int:
-    """Numbers that a token hands on between kernels: in and out of each matrix."""
-    total = 0
-    for layer in model.layers:
-        width = layer.mlp.chosen * layer.mlp.width + layer.mlp.shared_width
-        matrices = [
-            *layer.attention.matrices(model.hidden),
-            *layer.mlp.matrices(model.hidden, width),
-        ]
-        total += sum(inputs + outputs for inputs, outputs in matrices)
-    return total
-
-
-def decode_step(
-    model: Model, batch: int, context: int, *,
-    weights: str = "bf16", kv: str = "bf16", gpus: int = 1,
-) -> Step:
-    """One new token for each of `batch` sequences.
-
-    context  tokens of each sequence when the step ends, the new one included
-    weights  format of the matrices; kv: format of the cache
-    gpus     GPUs that share every matrix (tensor parallelism)
-    Counts are those of one GPU. Raises ValueError for what cannot be divided so.
-    """
-    _whole(batch=batch, context=context, gpus=gpus)
-    _divides(model, gpus)
-    attention = sum(
-        layer.attention.decode_flops_per_key * _seen(layer, context)
-        for layer in model.layers
-    )
-    cached = _cache_on_each(model, context, gpus)
-    return _step(
-        model, batch, batch, batch * attention, batch * cached, weights, kv, gpus
-    )
-
-
-def prefill_step(
-    model: Model, tokens: int, *, batch: int = 1, cached: int = 0,
-    weights: str = "bf16", kv: str = "bf16", gpus: int = 1,
-) -> Step:
-    """The `tokens` of each of `batch` prompts at once, and the first new token.
-
-    cached   tokens before them whose keys and values are in the cache already
-    The rest as for `decode_step`.
-    """
-    _whole(tokens=tokens, batch=batch, gpus=gpus)
-    _whole(least=0, cached=cached)
-    _divides(model, gpus)
-    attention = sum(
-        layer.attention.flops_per_key * _pairs(layer, tokens, cached)
-        for layer in model.layers
-    )
-    read = _cache_on_each(model, cached, gpus) if cached else 0
-    moved = read + tokens * _cache_on_each(model, 1, gpus)
-    return _step(
-        model, batch * tokens, batch, batch * attention, batch * moved,
-        weights, kv, gpus,
-    )
-
-
-def _pairs(layer: Layer, tokens: int, cached: int) -> int:
-    """Query-key pairs under the causal mask and inside the window."""
-    window = layer.attention.window
-    last = cached + tokens
-    if window is None or window >= last:
-        return _triangle(last) - _triangle(cached)
-    inside = _triangle(max(window, cached)) - _triangle(cached)
-    return inside + window * (last - max(window, cached))
-
-
-def _triangle(n: int) -> int:
-    return n * (n + 1) // 2
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Fractions of the printed limits that are taken to be reached."""
-
-    compute: float = 1.0
-    memory: float = 1.0
-    link: float = 1.0
-
-
-PRINTED = Reach()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """Seconds that a step takes at least: the slowest of three must-dos."""
-
-    step: Step
-    gpu: GPU
-    compute: float
-    memory: float
-    link: float
-
-    @property
-    def seconds(self) -> float:
-        return max(self.compute, self.memory, self.link)
-
-    @property
-    def by(self) -> str:
-        """Which of the three it is: "compute", "memory" or "link"."""
-        times = {"compute": self.compute, "memory": self.memory, "link": self.link}
-        return max(times, key=times.__getitem__)
-
-    @property
-    def one_after_the_other(self) -> float:
-        """Seconds if the GPUs' messages hide behind nothing."""
-        return max(self.compute, self.memory) + self.link
-
-    @property
-    def throughput(self) -> float:
-        """FLOP/s of each GPU, the height of the point on the roofline."""
-        return self.step.flops / self.seconds
-
-    @property
-    def ridge(self) -> float:
-        """FLOP/B at which this mix of operations would leave the memory's slope."""
-        return self.step.intensity * self.memory / self.compute
-
-
-def bound(
-    step: Step, gpu: GPU, *,
-    weights: str = "bf16", link: float | None = None, reach: Reach = PRINTED,
-) -> Bound:
-    """How long `step` takes on `gpu` at least.
-
-    weights  format of the matrices, which decides how they are multiplied;
-             attention is computed in 16 bits whatever it is
-    link     B/s that a GPU sends to the others; None for half of its NVLink's
-             figure, which counts both directions
-    """
-    sixteen = arithmetic_of(gpu, "bf16")
-    linear = step.linear_flops / gpu.peak(arithmetic_of(gpu, weights))
-    compute = linear + step.attention_flops / gpu.peak(sixteen)
-    if link is None and step.sent_bytes:
-        if gpu.nvlink is None:
-            raise ValueError(f"link must be given: {gpu.name} has no NVLink figure")
-        link = gpu.nvlink / 2
-    return Bound(
-        step=step,
-        gpu=gpu,
-        compute=compute / reach.compute,
-        memory=step.bytes / gpu.bandwidth / reach.memory,
-        link=step.sent_bytes / (link or math.inf) / reach.link,
-    )
-
-
-def decode_point(
-    model: Model, gpu: GPU, dtype: str = "bf16", batch: int = 1, context: int = 1,
-    *, kv: str = "bf16", gpus: int = 1, link: float | None = None,
-    reach: Reach = PRINTED,
-) -> Bound:
-    """A decode step's place on the roofline of `gpu`, and its least time."""
-    step = decode_step(model, batch, context, weights=dtype, kv=kv, gpus=gpus)
-    return bound(step, gpu, weights=dtype, link=link, reach=reach)
-
-
-def prefill_point(
-    model: Model, gpu: GPU, dtype: str = "bf16", tokens: int = 1, *, batch: int = 1,
-    cached: int = 0, kv: str = "bf16", gpus: int = 1, link: float | None = None,
-    reach: Reach = PRINTED,
-) -> Bound:
-    """A prefill's place on the roofline of `gpu`; its least time."""
-    step = prefill_step(
-        model, tokens, batch=batch, cached=cached, weights=dtype, kv=kv, gpus=gpus
-    )
-    return bound(step, gpu, weights=dtype, link=link, reach=reach)
-
-
-def crossing_batch(
-    model: Model, gpu: GPU, dtype: str = "bf16", context: int = 1, *,
-    kv: str = "bf16", gpus: int = 1,
-) -> int | None:
-    """The smallest batch whose decode step is not bound by memory, or None."""
-
-    def computes(batch: int) -> bool:
-        step = decode_step(model, batch, context, weights=dtype, kv=kv, gpus=gpus)
-        found = bound(step, gpu, weights=dtype, link=math.inf)
-        return found.compute >= found.memory
-
-    high = 1
-    while not computes(high):
-        if high > 2**40:
-            return None
-        high *= 2
-    low = high // 2  # the intensity rises with the batch
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if computes(middle) else (middle, high)
-    return high
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """Bytes on each GPU, and those that may be used."""
-
-    weights: float
-    cache: float
-    workspace: float
-    usable: float
-
-    @property
-    def total(self) -> float:
-        return self.weights + self.cache + self.workspace
-
-    @property
-    def fits(self) -> bool:
-        return self.total <= self.usable
-
-
-def memory_budget(
-    model: Model, gpu: GPU, batch: int, context: int, *, weights: str = "bf16",
-    kv: str = "bf16", gpus: int = 1, usable: float = 0.9, chunk: int = 2048,
-) -> Budget:
-    """What lies in each GPU's memory with `batch` sequences of `context` tokens.
-
-    usable  fraction of the vendor's gigabytes that a server may fill
-    chunk   tokens that go through the layers at once, in prefill
-    """
-    _whole(batch=batch, context=context, gpus=gpus, chunk=chunk)
-    _divides(model, gpus)
-    widest = max(
-        3 * (layer.mlp.chosen * layer.mlp.width + layer.mlp.shared_width)
-        for layer in model.layers
-    )
-    numbers = chunk * (2 * model.hidden + widest / gpus)
-    return Budget(
-        weights=weight_bytes(model, weights) / gpus,
-        cache=bytes_of(batch * _cache_on_each(model, context, gpus), kv),
-        workspace=2 * numbers + 4 * batch * model.vocab / gpus,
-        usable=usable * gpu.memory_bytes,
-    )
-
-
-def largest_batch(model: Model, gpu: GPU, context: int, **options: Any) -> int:
-    """The most sequences of `context` tokens that fit; 0 if not even one does.
-
-    options  those of `memory_budget`
-    """
-    one = memory_budget(model, gpu, 1, context, **options)
-    two = memory_budget(model, gpu, 2, context, **options)
-    each = two.total - one.total
-    return max(0, 1 + math.floor((one.usable - one.total) / each))
-
-
-def price_per_million(price_per_hour: float, tokens_per_second: float) -> float:
-    """What a million tokens cost, in the currency of `price_per_hour`."""
-    return price_per_hour / 3600 / tokens_per_second * 1e6
-
-
 class ConfigError(ValueError):
     """A config.json that is not understood; names the field."""
 
@@ -796,3 +428,422 @@ def llms() -> tuple[str, ...]:
     folder = files("roofline").joinpath("data/models")
     found = (Path(str(file)) for file in folder.iterdir())
     return tuple(sorted(file.stem for file in found if file.suffix == ".json"))
+
+
+@cache
+def published(kind: str) -> tuple[dict[str, Any], ...]:
+    """What others published: "size", "cache", "decode" or "prefill"."""
+    file = files("roofline").joinpath("data/published.toml")
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    if kind not in table:
+        raise ValueError(f"kind must be one of {', '.join(table)}; got {kind!r}")
+    return tuple(table[kind])
+
+
+FORMATS = {
+    "bf16": 16.0,
+    "fp16": 16.0,
+    "fp8": 8.0,
+    "int8": 8.0,
+    "fp4": 4 + 8 / 16,  # NVFP4: an fp8 scale for 16 numbers
+    "int4": 4 + 16 / 128,  # weights only: a 16-bit scale for 128 numbers
+}
+
+
+def bytes_of(numbers: float, format: str) -> float:
+    """Bytes that so many numbers take, scales included."""
+    if format not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise ValueError(f"format must be one of {known}; got {format!r}")
+    return numbers * FORMATS[format] / 8
+
+
+def kv_bytes_per_token(model: Model, format: str = "bf16") -> float:
+    """Bytes that one more token adds to the KV cache, over all layers."""
+    return bytes_of(model.cached(1), format)
+
+
+def weight_bytes(model: Model, format: str = "bf16") -> float:
+    """Bytes of all weights: matrices in `format`, tables and vectors in 16 bits."""
+    matrices = model.attention_weights + model.mlp_weights()
+    return bytes_of(matrices, format) + 2 * (model.parameters - matrices)
+
+
+def arithmetic_of(gpu: GPU, weights: str) -> str:
+    """The format in which `gpu` multiplies by weights stored in `weights`."""
+    bytes_of(0, weights)
+    if weights in gpu.peaks:
+        return weights
+    return "bf16" if "bf16" in gpu.peaks else "fp16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step must do on each GPU."""
+
+    tokens: int  # that go through the layers
+    linear_flops: float
+    attention_flops: float
+    weight_bytes: float
+    cache_bytes: float
+    activation_bytes: float  # from kernel to kernel; the L2 may keep them
+    sent_bytes: float  # to the other GPUs
+
+    @property
+    def flops(self) -> float:
+        return self.linear_flops + self.attention_flops
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that must pass through memory: weights and cache."""
+        return self.weight_bytes + self.cache_bytes
+
+    @property
+    def intensity(self) -> float:
+        return arithmetic_intensity(self.flops, self.bytes)
+
+
+def _whole(least: int = 1, **counts: int) -> None:
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _divides(model: Model, gpus: int) -> None:
+    for layer in model.layers:
+        if layer.attention.heads % gpus:
+            raise ValueError(
+                f"gpus must divide the {layer.attention.heads} heads of "
+                f"{model.name}, got {gpus}"
+            )
+
+
+def _cache_on_each(model: Model, context: int, gpus: int) -> float:
+    """Numbers of one sequence's cache that each GPU holds."""
+    return sum(
+        layer.attention.cached
+        * _seen(layer, context)
+        / min(gpus, layer.attention.copies)
+        for layer in model.layers
+    )
+
+
+def _step(
+    model: Model, tokens: int, outputs: int, attention_flops: float,
+    cache_numbers: float, weights: str, kv: str, gpus: int,
+) -> Step:
+    chosen = model.mlp_weights(1)
+    routers = sum(layer.mlp.router(model.hidden) for layer in model.layers)
+    per_token = model.attention_weights + chosen + routers
+    linear = 2 * (tokens * per_token + outputs * model.embedding)
+    matrices = model.attention_weights + model.mlp_weights(tokens)
+    lookups = tokens * model.hidden
+    others = model.vectors + model.embedding + lookups  # the table is the head
+    read = bytes_of(matrices, weights) + 2 * others
+    between = tokens * _passed_on(model) + outputs * model.vocab
+    all_reduces = 2 * len(model.layers) * (gpus > 1)
+    sent = all_reduces * 2 * (gpus - 1) / gpus * tokens * model.hidden * 2
+    return Step(
+        tokens=tokens,
+        linear_flops=linear / gpus,
+        attention_flops=attention_flops / gpus,
+        weight_bytes=read / gpus,
+        cache_bytes=bytes_of(cache_numbers, kv),
+        activation_bytes=2 * between / gpus,
+        sent_bytes=sent,
+    )
+
+
+def _passed_on(model: Model) -> int:
+    """Numbers that a token hands on between kernels: in and out of each matrix."""
+    total = 0
+    for layer in model.layers:
+        width = layer.mlp.chosen * layer.mlp.width + layer.mlp.shared_width
+        matrices = [
+            *layer.attention.matrices(model.hidden),
+            *layer.mlp.matrices(model.hidden, width),
+        ]
+        total += sum(inputs + outputs for inputs, outputs in matrices)
+    return total
+
+
+def decode_step(
+    model: Model, batch: int, context: int, *,
+    weights: str = "bf16", kv: str = "bf16", gpus: int = 1,
+) -> Step:
+    """One new token for each of `batch` sequences.
+
+    context  tokens of each sequence when the step ends, the new one included
+    weights  format of the matrices; kv: format of the cache
+    gpus     GPUs that share every matrix (tensor parallelism)
+    Counts are those of one GPU. Raises ValueError for what cannot be divided so.
+    """
+    _whole(batch=batch, context=context, gpus=gpus)
+    _divides(model, gpus)
+    attention = sum(
+        layer.attention.decode_flops_per_key * _seen(layer, context)
+        for layer in model.layers
+    )
+    cached = _cache_on_each(model, context, gpus)
+    return _step(
+        model, batch, batch, batch * attention, batch * cached, weights, kv, gpus
+    )
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Fractions of the printed limits that are taken to be reached."""
+
+    compute: float = 1.0
+    memory: float = 1.0
+    link: float = 1.0
+
+
+PRINTED = Reach()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Seconds that a step takes at least: the slowest of three must-dos."""
+
+    step: Step
+    gpu: GPU
+    compute: float
+    memory: float
+    link: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute, self.memory, self.link)
+
+    @property
+    def by(self) -> str:
+        """Which of the three it is: "compute", "memory" or "link"."""
+        times = {"compute": self.compute, "memory": self.memory, "link": self.link}
+        return max(times, key=times.__getitem__)
+
+    @property
+    def one_after_the_other(self) -> float:
+        """Seconds if the GPUs' messages hide behind nothing."""
+        return max(self.compute, self.memory) + self.link
+
+    @property
+    def throughput(self) -> float:
+        """FLOP/s of each GPU, the height of the point on the roofline."""
+        return self.step.flops / self.seconds
+
+    @property
+    def ridge(self) -> float:
+        """FLOP/B at which this mix of operations would leave the memory's slope."""
+        return self.step.intensity * self.memory / self.compute
+
+
+def bound(
+    step: Step, gpu: GPU, *,
+    weights: str = "bf16", link: float | None = None, reach: Reach = PRINTED,
+) -> Bound:
+    """How long `step` takes on `gpu` at least.
+
+    weights  format of the matrices, which decides how they are multiplied;
+             attention is computed in 16 bits whatever it is
+    link     B/s that a GPU sends to the others; None for half of its NVLink's
+             figure, which counts both directions
+    """
+    sixteen = arithmetic_of(gpu, "bf16")
+    linear = step.linear_flops / gpu.peak(arithmetic_of(gpu, weights))
+    compute = linear + step.attention_flops / gpu.peak(sixteen)
+    if link is None and step.sent_bytes:
+        if gpu.nvlink is None:
+            raise ValueError(f"link must be given: {gpu.name} has no NVLink figure")
+        link = gpu.nvlink / 2
+    return Bound(
+        step=step,
+        gpu=gpu,
+        compute=compute / reach.compute,
+        memory=step.bytes / gpu.bandwidth / reach.memory,
+        link=step.sent_bytes / (link or math.inf) / reach.link,
+    )
+
+
+def decode_point(
+    model: Model, gpu: GPU, dtype: str = "bf16", batch: int = 1, context: int = 1,
+    *, kv: str = "bf16", gpus: int = 1, link: float | None = None,
+    reach: Reach = PRINTED,
+) -> Bound:
+    """A decode step's place on the roofline of `gpu`, and its least time."""
+    step = decode_step(model, batch, context, weights=dtype, kv=kv, gpus=gpus)
+    return bound(step, gpu, weights=dtype, link=link, reach=reach)
+
+
+def prefill_point(
+    model: Model, gpu: GPU, dtype: str = "bf16", tokens: int = 1, *, batch: int = 1,
+    cached: int = 0, kv: str = "bf16", gpus: int = 1, link: float | None = None,
+    reach: Reach = PRINTED,
+) -> Bound:
+    """A prefill's place on the roofline of `gpu`; its least time."""
+    step = prefill_step(
+        model, tokens, batch=batch, cached=cached, weights=dtype, kv=kv, gpus=gpus
+    )
+    return bound(step, gpu, weights=dtype, link=link, reach=reach)
+
+
+def crossing_batch(
+    model: Model, gpu: GPU, dtype: str = "bf16", context: int = 1, *,
+    kv: str = "bf16", gpus: int = 1,
+) -> int | None:
+    """The smallest batch whose decode step is not bound by memory, or None."""
+
+    def computes(batch: int) -> bool:
+        step = decode_step(model, batch, context, weights=dtype, kv=kv, gpus=gpus)
+        found = bound(step, gpu, weights=dtype, link=math.inf)
+        return found.compute >= found.memory
+
+    high = 1
+    while not computes(high):
+        if high > 2**40:
+            return None
+        high *= 2
+    low = high // 2  # the intensity rises with the batch
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if computes(middle) else (middle, high)
+    return high
+
+
+def prefill_step(
+    model: Model, tokens: int, *, batch: int = 1, cached: int = 0,
+    weights: str = "bf16", kv: str = "bf16", gpus: int = 1,
+) -> Step:
+    """The `tokens` of each of `batch` prompts at once, and the first new token.
+
+    cached   tokens before them whose keys and values are in the cache already
+    The rest as for `decode_step`.
+    """
+    _whole(tokens=tokens, batch=batch, gpus=gpus)
+    _whole(least=0, cached=cached)
+    _divides(model, gpus)
+    attention = sum(
+        layer.attention.flops_per_key * _pairs(layer, tokens, cached)
+        for layer in model.layers
+    )
+    read = _cache_on_each(model, cached, gpus) if cached else 0
+    moved = read + tokens * _cache_on_each(model, 1, gpus)
+    return _step(
+        model, batch * tokens, batch, batch * attention, batch * moved,
+        weights, kv, gpus,
+    )
+
+
+def _pairs(layer: Layer, tokens: int, cached: int) -> int:
+    """Query-key pairs under the causal mask and inside the window."""
+    window = layer.attention.window
+    last = cached + tokens
+    if window is None or window >= last:
+        return _triangle(last) - _triangle(cached)
+    inside = _triangle(max(window, cached)) - _triangle(cached)
+    return inside + window * (last - max(window, cached))
+
+
+def _triangle(n: int) -> int:
+    return n * (n + 1) // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Bytes on each GPU, and those that may be used."""
+
+    weights: float
+    cache: float
+    workspace: float
+    usable: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.cache + self.workspace
+
+    @property
+    def fits(self) -> bool:
+        return self.total <= self.usable
+
+
+def memory_budget(
+    model: Model, gpu: GPU, batch: int, context: int, *, weights: str = "bf16",
+    kv: str = "bf16", gpus: int = 1, usable: float = 0.9, chunk: int = 2048,
+) -> Budget:
+    """What lies in each GPU's memory with `batch` sequences of `context` tokens.
+
+    usable  fraction of the vendor's gigabytes that a server may fill
+    chunk   tokens that go through the layers at once, in prefill
+    """
+    _whole(batch=batch, context=context, gpus=gpus, chunk=chunk)
+    _divides(model, gpus)
+    widest = max(
+        3 * (layer.mlp.chosen * layer.mlp.width + layer.mlp.shared_width)
+        for layer in model.layers
+    )
+    numbers = chunk * (2 * model.hidden + widest / gpus)
+    return Budget(
+        weights=weight_bytes(model, weights) / gpus,
+        cache=bytes_of(batch * _cache_on_each(model, context, gpus), kv),
+        workspace=2 * numbers + 4 * batch * model.vocab / gpus,
+        usable=usable * gpu.memory_bytes,
+    )
+
+
+def largest_batch(model: Model, gpu: GPU, context: int, **options: Any) -> int:
+    """The most sequences of `context` tokens that fit; 0 if not even one does.
+
+    options  those of `memory_budget`
+    """
+    one = memory_budget(model, gpu, 1, context, **options)
+    two = memory_budget(model, gpu, 2, context, **options)
+    each = two.total - one.total
+    return max(0, 1 + math.floor((one.usable - one.total) / each))
+
+
+def price_per_million(price_per_hour: float, tokens_per_second: float) -> float:
+    """What a million tokens cost, in the currency of `price_per_hour`."""
+    return price_per_hour / 3600 / tokens_per_second * 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """A server's steady state: `batch` places, each refilled when it is free."""
+
+    batch: int
+    output: int
+    decode: Bound  # one step, at the mean context
+    prefill: Bound  # one prompt
+
+    @property
+    def seconds_per_token(self) -> float:
+        """The mean pause between two tokens, the prompts of the others included."""
+        others = (self.batch - 1) * self.prefill.seconds
+        return self.decode.seconds + others / self.output
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all sequences together, for the GPUs that share the model."""
+        steps = self.output * self.decode.seconds
+        prompts = self.batch * self.prefill.seconds
+        return self.batch * self.output / (steps + prompts)
+
+
+def load(
+    model: Model, gpu: GPU, dtype: str, batch: int, prompt: int, output: int, *,
+    kv: str = "bf16", gpus: int = 1, link: float | None = None,
+    reach: Reach = PRINTED,
+) -> Load:
+    """Requests of `prompt` tokens in and `output` out, `batch` at a time."""
+    _whole(prompt=prompt, output=output)
+    options = {"kv": kv, "gpus": gpus, "link": link, "reach": reach}
+    return Load(
+        batch=batch,
+        output=output,
+        decode=decode_point(
+            model, gpu, dtype, batch, prompt + (output + 1) // 2, **options
+        ),
+        prefill=prefill_point(model, gpu, dtype, prompt, **options),
+    )
