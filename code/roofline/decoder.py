@@ -1,5 +1,5 @@
 # Tangled from chapters/05_serving/01_roofline_analysis.md: edit it there, then run `make tangle`.
-# Content hash: 926cee6cfeafda1e
+# Content hash: f65b14651dc3fd5f
 
 """A small language model of the book's kernels, with random weights."""
 
@@ -13,7 +13,6 @@ from roofline.rope_rms_norm import add_rms_norm, rms_norm, rope_qk
 from roofline.serving import Attention, Model
 
 EPS, BASE = 1e-5, 500_000.0
-CHUNK = 512
 
 
 class Decoder:
@@ -115,7 +114,12 @@ class Decoder:
         return split_attention(grouped, keys, values)
 
 
-def split_attention(q, k, v, chunk=CHUNK):
+def chunk_for(heads, keys):
+    """How many keys for one program, so that a hundred or more have work."""
+    return min(512, max(128, heads * keys // 128 // 128 * 128))
+
+
+def split_attention(q, k, v, chunk=None):
     """Decode attention with the keys of each head shared out to several programs.
 
     q      (batch, kv_heads, group, dim): query heads by the KV head that they share
@@ -124,6 +128,7 @@ def split_attention(q, k, v, chunk=CHUNK):
     averaged with the weights that the log-sum-exps make (chapter 4).
     """
     keys = k.shape[2]
+    chunk = chunk or chunk_for(k.shape[0] * k.shape[1], keys)
     whole = keys // chunk * chunk
     results = []
     if whole:
