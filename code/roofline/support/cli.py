@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +17,9 @@ from rich.console import Console
 if TYPE_CHECKING:
     from roofline.support.record import Record
 
-#: Width of tables where no terminal says how wide it is.
+#: Width of tables where no terminal says how wide it is, and of tables with prose.
 PIPE_WIDTH = 200
+PROSE_WIDTH = 100
 
 app = typer.Typer(
     add_completion=False,
@@ -25,6 +27,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Kernels, roofline math and measurements of the book.",
 )
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 class Refused(Exception):
@@ -64,6 +69,7 @@ def measure(
         float | None,
         typer.Option(min=0.001, help="Seconds to spend on timing one entry."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run the chapters' benchmarks and write what they took to the record.
 
@@ -73,7 +79,7 @@ def measure(
     from roofline.support import storage
     from roofline.support.record import merge
     from roofline.support.results import all_results
-    from roofline.support.tables import results_table
+    from roofline.support.tables import record_to_json, results_table
 
     try:
         from roofline import benchmarks
@@ -119,7 +125,10 @@ def measure(
         ):
             storage.save(merge(old, outcome.record), path)
     assert outcome is not None
-    _console().print(results_table(all_results(outcome.record)))
+    if as_json:
+        _print_json(record_to_json(outcome.record))
+    else:
+        _console().print(results_table(all_results(outcome.record)))
     for failure in outcome.failures:
         label = "FAILED " if failure.ours else "skipped "
         errors.print(f"{label}{failure}", markup=False, highlight=False)
@@ -130,7 +139,7 @@ def measure(
 
 @app.command(epilog="Example: python -m roofline record --json")
 def record(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
     device: Annotated[
         str, typer.Option(help="Name of a device that has a record.")
     ] = "NVIDIA H200",
@@ -147,7 +156,7 @@ def record(
         raise Refused(_no_record(file))
     found = storage.load(file)
     if as_json:
-        print(json.dumps(tables.record_to_json(found), indent=2, ensure_ascii=False))
+        _print_json(tables.record_to_json(found))
         return
     console = _console()
     for line in _facts(found):
@@ -159,35 +168,191 @@ def record(
         console.print(tables.counts_table(found.counts))
 
 
-@app.command(epilog="Example: python -m roofline devices --json")
+@app.command(epilog="Example: python -m roofline devices Hopper --dtype fp8")
 def devices(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...",
+            help="Parts of names, architectures or vendors; all if left out.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Only GPUs with a peak in this format.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(metavar="GB", help="Only GPUs with so much, or more.")
+    ] = None,
+    grade: Annotated[
+        str | None,
+        typer.Option(help="Only rows so sourced: datasheet, driver, secondary ..."),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the GPU table: what each GPU's datasheet says."""
-    from roofline.hardware import gpus
+    from roofline.hardware import DTYPES, gpus
     from roofline.support import tables
 
+    if dtype is not None and dtype not in DTYPES:
+        raise Refused(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+    grades = sorted({gpu.grade for gpu in gpus()} | {"driver", "unverified"})
+    if grade is not None and grade not in grades:
+        raise Refused(f"grade must be one of {', '.join(grades)}; got {grade!r}")
+    found = [
+        gpu
+        for gpu in gpus()
+        if (dtype is None or dtype in gpu.peaks)
+        and (memory is None or gpu.memory_bytes >= memory * 1e9)
+        and (grade is None or gpu.grade == grade)
+        and (not names or any(_called(gpu, name) for name in names))
+    ]
     if as_json:
-        print(json.dumps([tables.gpu_to_json(gpu) for gpu in gpus()], indent=2))
+        _print_json([tables.gpu_to_json(gpu) for gpu in found])
+    elif not found:
+        raise Refused("no GPU of the table is like that")
     else:
-        _console().print(tables.gpus_table(gpus()))
+        _console().print(tables.gpus_table(found))
+
+
+def _called(gpu: Any, word: str) -> bool:
+    words = (gpu.name, gpu.architecture, gpu.vendor, *gpu.devices)
+    return any(word.casefold() in each.casefold() for each in words)
 
 
 @app.command(epilog="Example: python -m roofline discover")
-def discover() -> None:
+def discover(as_json: AsJson = False) -> None:
     """Say what device is here, as its driver reports it."""
     from roofline import hardware
+    from roofline.support.tables import gpu_to_json
 
     try:
-        print(hardware.discover())
+        found = hardware.discover()
     except ModuleNotFoundError as error:
         raise _refusal("asking the driver", error) from error
+    if not as_json:
+        print(found)
+        return
+    row = gpu_to_json(found.gpu) if found.gpu is not None else None
+    _print_json({**vars(found), "gpu": row})
+
+
+@app.command(
+    epilog="Example: python -m roofline estimate --model llama-3-70b --gpu H200 "
+    "--tp 2 --dtype fp8 --batch 32 --context 8192"
+)
+def estimate(
+    model: Annotated[
+        str, typer.Option(help="A Hugging Face config.json, or a shipped model's name.")
+    ],
+    gpu: Annotated[str, typer.Option(help="A name in the GPU table.")] = "H200",
+    batch: Annotated[int, typer.Option(min=1, help="Sequences at a time.")] = 1,
+    context: Annotated[
+        int, typer.Option(min=2, help="Tokens of a sequence, prompt and answer.")
+    ] = 2048,
+    output: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of an answer; a quarter, 500 at most."),
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, help="GPUs in tensor parallel.")] = 1,
+    dtype: Annotated[str, typer.Option(help="Format of the weights.")] = "bf16",
+    kv_dtype: Annotated[str, typer.Option(help="Format of the KV cache.")] = "bf16",
+    link: Annotated[
+        float | None,
+        typer.Option(metavar="B/s", help="What a GPU sends to others, one direction."),
+    ] = None,
+    latency: Annotated[
+        float, typer.Option(metavar="us", help="Microseconds of one all-reduce.")
+    ] = 0.0,
+    usable: Annotated[
+        float, typer.Option(help="Fraction of the memory for the server.")
+    ] = 0.9,
+    price: Annotated[
+        float | None, typer.Option(help="Of one GPU for an hour, in your currency.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bound the latency, throughput, memory and price of serving a model."""
+    from roofline.support import estimate_command
+
+    question = estimate_command.Question(
+        model=model,
+        gpu=gpu,
+        batch=batch,
+        context=context,
+        output=output or max(1, min(500, context // 4)),
+        tp=tp,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        link=link,
+        message_seconds=latency * 1e-6,
+        usable=usable,
+        price=price,
+    )
+    try:
+        found = estimate_command.estimate(question)
+    except (ValueError, LookupError, OSError) as error:
+        raise Refused(_said(error)) from error
+    if as_json:
+        _print_json(found)
+    else:
+        _console(PROSE_WIDTH).print(estimate_command.report(found), highlight=False)
+
+
+@app.command(
+    epilog="Example: python -m roofline plot --gpu T4 --gpu H200 --kernel softmax "
+    "--point mine,2e9,1e9,4e-4 --output roofline.html"
+)
+def plot(
+    output: Annotated[
+        Path, typer.Option(metavar="PATH", help="Ends in .svg, .png or .html.")
+    ],
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="A name in the table; may be repeated.")
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID[:SIZE=N,...]", help="A benchmark of the record."),
+    ] = None,
+    point: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,FLOPS,BYTES,SECONDS", help="A kernel of yours."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Whose peak to draw; bf16, or fp16 without it.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="Whose record the kernels are taken from.")
+    ] = "NVIDIA H200",
+    as_json: AsJson = False,
+) -> None:
+    """Draw GPUs and kernels on one roofline."""
+    from roofline.hardware import gpu as find
+    from roofline.support import plot_command
+
+    try:
+        data = plot_command.draw(
+            [find(name) for name in gpu or ["H200"]],
+            dtype=dtype,
+            kernels=kernel or [],
+            points=point or [],
+            device=device,
+            output=output,
+        )
+    except ModuleNotFoundError as error:
+        raise _refusal("drawing", error) from error
+    except (ValueError, LookupError, OSError) as error:
+        raise Refused(_said(error)) from error
+    if as_json:
+        _print_json(data)
+    else:
+        print(f"Wrote {output}")
 
 
 def xray(
     name: Annotated[str | None, typer.Argument(help="A kernel; or all.")] = None,
     target: Annotated[str | None, typer.Option(help="A target; or all.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Compile now.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what the compiler made of a kernel for a GPU that need not be here."""
     from roofline import xray as module
@@ -195,15 +360,41 @@ def xray(
     if target is not None and target not in module.TARGETS:
         known = ", ".join(module.TARGETS)
         raise Refused(f"target must be one of {known}; got {target!r}")
+    if as_json:
+        _print_json(_xray_data(module, name, target, live))
+        return
     arguments = [name] if name else []
     arguments += ["--target", target] if target else []
     arguments += ["--live"] if live else []
     raise typer.Exit(module.main(arguments))
 
 
+def _xray_data(module: Any, name: str | None, target: str | None, live: bool) -> Any:
+    names = [name] if name else sorted({kernel for kernel, _ in module.load()})
+    targets = [target] if target else list(module.TARGETS)
+    try:
+        if live:
+            found = [module.xray(n, t) for n in names for t in targets]
+        else:
+            known = module.load()
+            found = [known.get((n, t)) for n in names for t in targets]
+            if not any(found):
+                module.committed(names[0], targets[0])
+    except (LookupError, ValueError) as error:
+        raise Refused(_said(error)) from error
+    return [asdict(report) for report in found if report]
+
+
 if find_spec("roofline.xray") is not None:
     example = "Example: python -m roofline xray softmax --target sm_90"
     app.command(epilog=example)(xray)
+
+# Chapter 7's command, in a module of its own.
+if find_spec("roofline.support.profile_command") is not None:
+    from roofline.support.profile_command import profile
+
+    example = "Example: python -m roofline profile softmax"
+    app.command(epilog=example)(profile)
 
 
 def _refusal(what: str, error: ModuleNotFoundError) -> Exception:
@@ -230,8 +421,22 @@ def _facts(found: Record) -> list[str]:
     return lines
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+def _console(width: int = PIPE_WIDTH) -> Console:
+    return Console(width=None if sys.stdout.isatty() else width)
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def _said(error: Exception) -> str:
+    """An error's message in one line."""
+    text = str(error) if not isinstance(error, OSError) else _os_error(error)
+    return " ".join(text.split())
+
+
+def _os_error(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 class _watching:

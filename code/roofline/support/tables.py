@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from roofline.hardware import GPU
+from roofline.model import ridge
 from roofline.support.format import percent, quantity
 from roofline.support.record import Count, Record
 from roofline.support.results import Judgement, Result, all_results, judge_overall
@@ -144,10 +145,13 @@ def counts_table(counts: Sequence[Count]) -> Table:
 
 def gpus_table(gpus: Sequence[GPU]) -> Table:
     dtypes = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
-    table = _table("GPU", "architecture", "memory", "bandwidth", *dtypes, "source")
+    table = _table(
+        "GPU", "architecture", "memory", "bandwidth", *dtypes, "ridge", "source"
+    )
     for column in table.columns[2:-1]:
         column.justify = "right"
     for gpu in gpus:
+        sixteen = "bf16" if "bf16" in gpu.peaks else "fp16"
         table.add_row(
             gpu.name,
             gpu.architecture,
@@ -157,9 +161,10 @@ def gpus_table(gpus: Sequence[GPU]) -> Table:
                 quantity(gpu.peaks[dtype], "FLOP/s") if dtype in gpu.peaks else "–"
                 for dtype in dtypes
             ),
+            quantity(ridge(gpu, sixteen), "FLOP/B") if sixteen in gpu.peaks else "–",
             gpu.grade,
         )
-    table.caption = "Peaks are dense."
+    table.caption = "Peaks are dense. The ridge is that of 16 bits, peak over bandwidth."
     return table
 
 
@@ -169,7 +174,13 @@ def gpu_to_json(gpu: GPU) -> dict[str, Any]:
         **fields,
         "peaks": dict(gpu.peaks),
         "sparse_peaks": dict(gpu.sparse_peaks),
+        "ridges": {dtype: ridge(gpu, dtype) for dtype in gpu.peaks},
     }
+
+
+def plain_table(*columns: str) -> Table:
+    """An empty table in the style of all our tables."""
+    return _table(*columns)
 
 
 def _table(*columns: str) -> Table:
