@@ -13,6 +13,7 @@ from rich.table import Table
 from roofline.hardware import GPU
 from roofline.model import ridge
 from roofline.support.format import percent, quantity
+from roofline.support.provenance import figures_of
 from roofline.support.record import Count, Record
 from roofline.support.results import Judgement, Result, all_results, judge_overall
 
@@ -175,6 +176,7 @@ def gpu_to_json(gpu: GPU) -> dict[str, Any]:
         "peaks": dict(gpu.peaks),
         "sparse_peaks": dict(gpu.sparse_peaks),
         "ridges": {dtype: ridge(gpu, dtype) for dtype in gpu.peaks},
+        "figures": {name: vars(each) for name, each in figures_of(gpu).items()},
     }
 
 
