@@ -18,6 +18,7 @@ from roofline import hardware, model, serving
 from roofline.support import pending, storage
 from roofline.support import results as _results
 from roofline.support.format import percent, quantity, render
+from roofline.support.profiles import hunt, profiled
 from roofline.support.record import Record
 from roofline.support.sources import Source, collect_sources, note
 
@@ -27,8 +28,10 @@ __all__ = [
     "counted",
     "geomean",
     "gpu",
+    "hunt",
     "measured",
     "percent",
+    "profiled",
     "quantity",
     "record",
     "render",
