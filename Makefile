@@ -62,5 +62,5 @@ clean: ## remove what was built; .venv stays
 	@touch $@
 
 .venv/test: .venv/book
-	$(PIP) -e '.[book,kernels,test]'
+	$(PIP) -e '.[book,jax,kernels,test]'
 	@touch $@

@@ -19,16 +19,17 @@ def _cuda() -> tuple[int, int] | None:
 
 
 def _devices() -> int:
-    if importlib.util.find_spec("torch") is None:
+    """As many as JAX sees: GPUs, or the devices that a CPU was told to pretend."""
+    if importlib.util.find_spec("jax") is None:
         return 0
-    import torch
+    import jax
 
-    return torch.cuda.device_count()
+    return len(jax.devices())
 
 
 CONDITIONS = {
     "cuda": ("a CUDA GPU", _cuda),
-    "devices": ("several GPUs", _devices),
+    "devices": ("several devices", _devices),
     "ncu": ("Nsight Compute", lambda: bool(shutil.which("ncu"))),
     "compiler": ("a C++ compiler", lambda: bool(shutil.which("c++") or shutil.which("g++"))),
 }

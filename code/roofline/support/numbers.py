@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from roofline import hardware, model, serving
+from roofline import hardware, model, network, serving
 from roofline.support import pending, storage
 from roofline.support import results as _results
 from roofline.support.format import percent, quantity, render
@@ -41,7 +41,7 @@ __all__ = [
 
 # Functions of `math`, of the roofline and of serving are names of their own: sqrt,
 # log2, ridge, decode_point, …
-for _module in (math, model, serving):
+for _module in (math, model, network, serving):
     for _name, _thing in vars(_module).items():
         if _name[0] != "_" and (
             _module is math or getattr(_thing, "__module__", None) == _module.__name__
@@ -64,7 +64,8 @@ def gpu(name: str) -> hardware.GPU:
 def measured(id: str, **case: Any) -> _results.Result:
     """The result of benchmark `id` for the case with these sizes (and dtype=).
 
-    Sizes may be left out as long as one result fits. A result that was never measured
+    Sizes may be left out as long as one result fits. With `devices=2` it is a result
+    of the record of two devices together. A result that was never measured
     is a LookupError with the command that measures it; while a page is drafted,
     ROOFLINE_ALLOW_MISSING=1 gives a result of NaNs with `.absent` true instead.
     """
@@ -81,11 +82,11 @@ def counted(id: str, **case: Any) -> _results.Counted:
     return _look_up(_results.find_count, _results.AbsentCount, id, case)
 
 
-def results(id: str) -> list[_results.Result]:
+def results(id: str, devices: int = 1) -> list[_results.Result]:
     """All results of benchmark `id`, in the order of its cases."""
     waiting = _note_if_pending(id)
     try:
-        found = _results.all_results(load_record(), id)
+        found = _results.all_results(load_record(devices), id)
         if not found:
             raise _results.NotMeasured(f"the record holds no {id}")
     except LookupError as error:
@@ -142,14 +143,17 @@ class RecordFacts:
         return _results.all_results(self.record)
 
 
-def record_path() -> Path:
-    """The file that the book's measured numbers come from."""
+def record_path(devices: int = 1) -> Path:
+    """The file that measured numbers of one device, or of several together, come from."""
+    if devices > 1:
+        one = storage.path_for(DEVICE)
+        return one.with_name(f"{one.stem}-x{devices}.json")
     return Path(os.environ.get("ROOFLINE_RECORD") or storage.path_for(DEVICE))
 
 
-def load_record() -> Record:
+def load_record(devices: int = 1) -> Record:
     """The book's record; without a file, a LookupError."""
-    path = record_path()
+    path = record_path(devices)
     try:
         stamp = path.stat().st_mtime_ns
     except OSError:
@@ -164,7 +168,7 @@ def _load(path: Path, stamp: int) -> Record:
 
 def _look_up(find: Any, absent: Any, id: str, case: dict[str, Any]) -> Any:
     try:
-        found = find(load_record(), id, case)
+        found = find(load_record(case.get("devices", 1)), id, case)
     except _results.NotMeasured as error:
         if _note_if_pending(id) or _drafting():
             return absent(id, case)
