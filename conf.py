@@ -28,6 +28,8 @@ bibtex_bibfiles = ["chapters/references.bib"]
 bibtex_default_style = "plain"
 bibtex_reference_style = "author_year"
 
+literate_widgets = {"roofline-explorer": "roofline.support.explorer"}
+
 numfig = True
 numfig_secnum_depth = 1
 math_numfig = True

@@ -15,7 +15,7 @@ from sphinx.util import logging
 from ..book import Book
 from ..config import load
 from ..reports import Reports
-from . import blocks, cards, census, figures, files, numbers, status
+from . import blocks, cards, census, figures, files, numbers, status, widgets
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", _configure)
     app.connect("builder-inited", _read_book)
     app.connect("env-before-read-docs", _report_problems)
-    for part in (blocks, cards, census, figures, files, numbers, status):
+    for part in (blocks, cards, census, figures, files, numbers, status, widgets):
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
 
