@@ -1,11 +1,12 @@
 # Tangled from chapters/07_nsight_profiling.md: edit it there, then run `make tangle`.
-# Content hash: de98c01c1a39f07b
+# Content hash: 1b134fbf47439d92
 
 """A transformer block with five faults, and the record of mending them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
 import torch
@@ -219,7 +220,7 @@ def stages() -> list[tuple[str, ...]]:
     return [names[:count] for count in range(len(names) + 1)]
 
 
-def record_hunt(device: str, *, steps: int = 20, rounds: int = 7) -> dict:
+def record_hunt(device: str, *, steps: int = 20, rounds: int = 11) -> dict:
     """The hunt as plain data: stages, each fault mended alone, and what looking costs."""
     size = SIZES[device]
     blocks = [Block(size, mended=mended, device=device) for mended in stages()]
@@ -249,7 +250,7 @@ def record_hunt(device: str, *, steps: int = 20, rounds: int = 7) -> dict:
         "size": asdict(size),
         "stages": rows,
         "alone": {name: seconds[name] for name in FAULTS},
-        "looking": looking(calls["0"], steps=steps, rounds=rounds),
+        "looking": looking(calls["0"], rounds=rounds),
     }
 
 
@@ -258,28 +259,29 @@ def _step(block: Block, x: torch.Tensor) -> Callable[[], object]:
 
 
 WAYS = {
+    "off": None,
     "events": {},
     "shapes": {"record_shapes": True},
     "stacks": {"record_shapes": True, "with_stack": True},
 }
 
 
-def looking(call: Callable[[], object], *, steps: int, rounds: int) -> dict:
-    """Seconds of a step with the profiler off, and under ever more curious ones."""
+def looking(call: Callable[[], object], *, rounds: int) -> dict[str, list[float]]:
+    """Seconds of a step, and of an empty range, under profilers ever more curious."""
 
     def thousand_ranges() -> None:
         for _ in range(1000):
             with annotate("nothing"):
                 pass
 
-    few = {"steps": min(steps, 5), "rounds": min(rounds, 3)}
-    found = {"off": wall_seconds({"x": call}, steps=steps, rounds=rounds)["x"]}
-    found["range"] = wall_seconds({"x": thousand_ranges}, **few)["x"]
-    for name, options in WAYS.items():
-        with torch.profiler.profile(activities=activities(), **options):
-            found[name] = wall_seconds({"x": call}, **few)["x"]
-    with torch.profiler.profile(activities=activities()):
-        found["range events"] = wall_seconds({"x": thousand_ranges}, **few)["x"]
-    for name in ("range", "range events"):
-        found[name] = [seconds / 1000 for seconds in found[name]]
-    return found
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, options in WAYS.items():
+            looks = torch.profiler.profile(activities=activities(), **(options or {}))
+            with nullcontext() if options is None else looks:
+                times = wall_seconds({"step": call}, steps=5, rounds=1)
+                times |= wall_seconds({"range": thousand_ranges}, steps=1, rounds=1)
+            found.setdefault(name, []).extend(times["step"])
+            each = [seconds / 1000 for seconds in times["range"]]
+            found.setdefault(f"range {name}", []).extend(each)
+    return {name: sorted(seconds) for name, seconds in found.items()}

@@ -56,12 +56,13 @@ def profile(
             point = _point(name, case, entry, tool)
             found = stamped({}, _command(name, case, entry))
             found = {"points": [{**point, **found}]}
+        if output is not None:
+            save(found, output)
     except ModuleNotFoundError as error:
         raise _refusal("profiling", error) from error
     except (ValueError, LookupError) as error:
         raise Refused(str(error)) from error
     if output is not None:
-        save(found, output)
         print(f"Wrote {output}", file=sys.stderr)
     if as_json:
         print(json.dumps(found, indent=1))
@@ -181,12 +182,29 @@ def point_table(point: Mapping[str, Any]) -> str:
         "bandwidth": quantity(moved / seconds, "B/s"),
         "intensity": quantity(point["flops"] / moved, "FLOP/B"),
         "throughput": quantity(point["flops"] / seconds, "FLOP/s"),
+        **_roof(point, moved),
         "counted by": point["tool"] or "nobody",
     }
     lines = [f"{key:15} {value}" for key, value in rows.items()]
     for name, calls, each in point.get("self_times", ()):
         lines.append(f"{quantity(each, 's'):>12} in {calls} × {name[:60]}")
     return "\n".join(lines)
+
+
+def _roof(point: Mapping[str, Any], moved: float) -> dict[str, str]:
+    """What the roofline of this GPU, if the table has it, allows the point."""
+    from roofline.hardware import find_gpu
+    from roofline.model import bound_by
+    from roofline.support.format import percent, quantity
+
+    card = find_gpu(point["source"]["device"])
+    if card is None or point["dtype"] not in card.peaks or not point["flops"]:
+        return {}
+    peak, intensity = card.peak(point["dtype"]), point["flops"] / moved
+    least = max(moved / card.bandwidth, point["flops"] / peak)
+    side = bound_by(intensity, peak=peak, bandwidth=card.bandwidth)
+    text = f"{side}-bound: {quantity(least, 's')}, {percent(least / point['seconds'])}"
+    return {"bound": f"{text} of the time"}
 
 
 def hunt_table(found: Mapping[str, Any]) -> str:

@@ -14,11 +14,13 @@ from roofline.profiling import LAUNCH, SYNC, Event, Trace, nest
 from roofline.support.figures import INK, PALETTE
 
 MS = 1e3
+#: Characters of a label that fit into the narrowest bar that carries one.
+CHARACTERS = 5
 #: What a kernel's name says of it, by the first word that fits.
 FAMILIES = {
     "fp32 product": ("f32f32", "sgemm"),
-    "product": ("nvjet", "gemm", "wgmma", "cublas", "cutlass"),
     "attention": ("sdpa", "flash", "fmha"),
+    "product": ("nvjet", "gemm", "wgmma", "cublas", "cutlass"),
     "other": ("",),
 }
 COLOR_OF = {
@@ -80,7 +82,7 @@ def _has_range(node: Any, trace: Trace) -> bool:
 
 
 def icicle(
-    axes: Axes, trace: Trace, *, depth: int = 6, label_from: float = 0.035
+    axes: Axes, trace: Trace, *, depth: int = 6, label_from: float = 0.045
 ) -> None:
     """Rows from the outermost events down to `depth`; a width is inclusive time.
 
@@ -122,7 +124,7 @@ def _bars(
     for event in events:
         if event.seconds * MS >= wide:
             name = event.name.removeprefix("aten::")
-            room = int(event.seconds * MS / wide * 5)
+            room = int(event.seconds * MS / wide * CHARACTERS)
             name = name if len(name) <= room else name[: room - 1] + "…"
             middle = (event.start + event.seconds / 2) * MS
             axes.text(middle, level, name, ha="center", va="center", fontsize=7)
