@@ -24,6 +24,28 @@ from literate.records import Page
 ROOT = Path(__file__).parent.parent
 TERM = re.compile(r"\{term\}(`+)(.+?)\1", re.DOTALL)
 EXPLICIT = re.compile(r".*<(.+)>", re.DOTALL)
+COMING = re.compile(r"Coming in chapter (\d)")
+KEY_TERMS = re.compile(r"^\*\*Key terms\.\*\*(.*?)\n\n", re.DOTALL | re.MULTILINE)
+ROLE = re.compile(r"\{\w+(?::\w)?\}(`+).*?\1|(`+).*?\2|\$[^$]*\$")
+QUANTITY = re.compile(
+    r"(?<![\w.])\d[\d,.]*\s?(?:[kMGTP]?(?:FLOP|OP)(?:/s|/B)?|[kMGTP]i?B(?:/s)?|B/s|Gbit/s"
+    r"|[nµm]s|s|%|[kMG]?Hz|W|J)(?![\w-])"
+)
+#: Quantities that are what the word means, not a result.
+DEFINITIONS = {"1 TB", "1 TiB", "400 Gbit/s"}
+#: Words that a reader meets next, whatever the chapters use.
+NEXT = """
+occupancy; coalescing; bank conflict; CTA; wgmma; TMA; online softmax; graph break; mesh;
+all-reduce; machine balance; GDDR; structured sparsity; sparsity; speculative decoding;
+prefix cache; HBM; NVLink; warp; roofline; arithmetic intensity; ridge point; tensor core;
+register spill; L2 cache; split-K; KV cache; GQA; MQA; MLA; MoE; TTFT; TPOT; tensor parallelism;
+pipeline parallelism; data parallelism; expert parallelism; paged attention; continuous batching;
+quantisation; all-gather; reduce-scatter; all-to-all; sharding; PartitionSpec; GSPMD; NVTX;
+Nsight Systems; Nsight Compute; TorchDynamo; Inductor; guard; CUDA graph; launch overhead; PTX;
+SASS; tensor memory; thread block cluster; persistent kernel; swizzle; double buffering;
+Little's law; wave quantisation; Vera Rubin / Rubin GPU; chunked prefill; disaggregated serving
+"""
+
 FIRST_USE = re.compile(r"First used in \[[^\]]*\]\(\.\./([^)#]+)")
 
 
@@ -158,17 +180,54 @@ class Glossary:
         for entry in self.entries:
             claim = FIRST_USE.search("\n".join(entry.definition))
             for link in self.links if claim else ():
-                if link.target in entry.keys and _is_chapter(link.path) and link.path < claim[1]:
-                    if _is_chapter(claim[1]):
-                        where = f"{link.path}:{link.line}"
-                        yield entry.problem(f"{entry.names[0]!r} is used before, at {where}")
+                if link.target not in entry.keys or not _is_chapter(link.path):
+                    continue
+                if _is_chapter(claim[1]) and _place(link.path) < _place(claim[1]):
+                    where = f"{link.path}:{link.line}"
+                    yield entry.problem(f"{entry.names[0]!r} is used before, at {where}")
+
+    def stale(self) -> Iterator[Problem]:
+        """'Coming in chapter 8' is wrong once chapter 8 is there."""
+        there = {_place(page.path)[0] for page in self.pages if _is_chapter(page.path)}
+        for entry in self.entries:
+            claim = COMING.search(" ".join(entry.definition))
+            if claim and int(claim[1]) in there:
+                yield entry.problem(f"{entry.names[0]!r} waits for a chapter that is there")
+
+    def not_listed(self) -> Iterator[Problem]:
+        """A term that a chapter calls key is used by the time the chapter ends."""
+        for page in self.pages:
+            line = KEY_TERMS.search(page.source)
+            for term in TERM.findall(line[1]) if line and _is_chapter(page.path) else ():
+                entry = self.by_name.get(key(term[1]))
+                claim = entry and FIRST_USE.search("\n".join(entry.definition))
+                if claim and _is_chapter(claim[1]) and _place(claim[1]) > _place(page.path):
+                    yield entry.problem(f"{page.path} calls {term[1]!r} a key term before")
+
+    def typed(self) -> Iterator[Problem]:
+        """A quantity with a unit is computed or its entry cites a source."""
+        for entry in self.entries:
+            text = " ".join(entry.definition)
+            if "{cite" in text:
+                continue
+            for match in QUANTITY.finditer(ROLE.sub("", text)):
+                if match[0] not in DEFINITIONS:
+                    yield entry.problem(f"{match[0]!r} in {entry.names[0]!r} is typed")
 
 
 def _is_chapter(path: str) -> bool:
     return re.match(r"chapters/\d\d_", path) is not None
 
 
-CHECKS = ("unresolved", "duplicates", "unsorted", "unreached", "unfinished", "not_first")
+def _place(path: str) -> tuple[int, str]:
+    """Where a chapter stands: the serving part's first closes the arc, as number 9."""
+    return (9 if "/05_serving/" in path else int(path.partition("/")[2][:2]), path)
+
+
+CHECKS = (
+    "unresolved", "duplicates", "unsorted", "unreached", "unfinished", "not_first",
+    "stale", "not_listed", "typed",
+)
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +239,11 @@ def glossary() -> Glossary:
 def test_the_books_glossary(glossary, check):
     problems = [str(problem) for problem in getattr(glossary, check)()]
     assert not problems, "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize("word", [" ".join(word.split()) for word in NEXT.split(";")])
+def test_what_a_reader_meets_next_is_there(glossary, word):
+    assert key(word) in glossary.by_name
 
 
 def test_the_glossary_is_found(glossary):
@@ -236,10 +300,15 @@ FIRST_IN_2 = "32 threads. First used in [chapter 2](../chapters/02_b.md)."
         ("unfinished", "`Caches`.", "`Caches`", "a.md:10: 'warp' must end in a full stop"),
         ("unfinished", WARP, "", "a.md:10: 'warp' has no definition"),
         ("not_first", "32 threads.", FIRST_IN_2, "a.md:10: 'warp' is used before, at chapters/01_"),
+        ("stale", "See {term}`w", "Coming in chapter 1. {term}`w", "a.md:4: 'cache' waits for"),
+        ("typed", "32 threads", "32 threads of 4 kB", "a.md:10: '4 kB' in 'warp' is typed"),
+        ("not_listed", "32 threads.", FIRST_IN_2, "a.md:10: chapters/01_a.md calls 'warp' a key"),
     ],
 )
 def test_a_fault_is_found_where_it_is(words, check, old, new, expected):
-    chapter = "# One\n\nA {term}`warp`.\n" if check == "not_first" else "# One\n"
+    chapter = "# One\n"
+    if check in ("not_first", "not_listed"):
+        chapter += "\n**Key terms.** {term}`warp`\n\nMore.\n"
     good, bad = words(GOOD, chapter), GOOD.replace(old, new)
     assert len(good.entries) == 2 and not list(getattr(good, check)())
     assert bad != GOOD
