@@ -176,7 +176,7 @@ class TestRanges:
     def test_a_profiler_that_starts_inside_a_range(self):
         span = profiling.annotate("outer")
         with span:
-            with torch.profiler.profile(activities=profiling.activities()) as profiler:
+            with profiling.profiler() as profiler:
                 with profiling.annotate("inner"):
                     torch.ones(2)
         names = {row.key for row in profiler.key_averages()}
@@ -184,7 +184,7 @@ class TestRanges:
         assert span._opened is None
 
     def test_a_profiler_that_stops_inside_a_range(self):
-        profiler = torch.profiler.profile(activities=profiling.activities())
+        profiler = profiling.profiler()
         profiler.start()
         with profiling.annotate("outer"):
             profiler.stop()
@@ -233,7 +233,8 @@ class TestCommand:
         status, out, err = call("ones")
         assert status == 0
         assert "ncu (Nsight Compute) is not installed" in err
-        assert "bytes counted   not counted" in out and "aten::add" in out
+        assert "bytes counted   not counted" in out
+        assert "aten::add" in out or "elementwise" in out  # an op here, a kernel on a GPU
 
     def test_with_ncu_the_bytes_are_the_counted_ones(self, call, monkeypatch):
         from roofline.support import counters

@@ -1,5 +1,5 @@
 # Tangled from chapters/07_nsight_profiling.md: edit it there, then run `make tangle`.
-# Content hash: 1b134fbf47439d92
+# Content hash: 5151a669d03e211d
 
 """A transformer block with five faults, and the record of mending them."""
 
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from roofline.profiling import (
-    activities,
     annotate,
+    profiler,
     record,
     step_of,
     to_json,
@@ -277,8 +277,7 @@ def looking(call: Callable[[], object], *, rounds: int) -> dict[str, list[float]
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for name, options in WAYS.items():
-            looks = torch.profiler.profile(activities=activities(), **(options or {}))
-            with nullcontext() if options is None else looks:
+            with nullcontext() if options is None else profiler(**options):
                 times = wall_seconds({"step": call}, steps=5, rounds=1)
                 times |= wall_seconds({"range": thousand_ranges}, steps=1, rounds=1)
             found.setdefault(name, []).extend(times["step"])

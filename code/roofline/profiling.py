@@ -1,5 +1,5 @@
 # Tangled from chapters/07_nsight_profiling.md: edit it there, then run `make tangle`.
-# Content hash: 61ddb230b1e5b5e6
+# Content hash: cf578f1160d68ddd
 
 """Profiles: naming ranges, recording a trace, and questions to ask of one.
 
@@ -211,29 +211,25 @@ def record(
     if steps < 1 or warmup < 1:
         got = f"got {steps} and {warmup}"
         raise ValueError(f"steps and warmup must be at least 1, {got}")
-    with torch.profiler.profile(
-        activities=activities(),
-        schedule=torch.profiler.schedule(
-            wait=0, warmup=warmup, active=steps, repeat=1
-        ),
-        record_shapes=shapes,
-        with_stack=stacks,
-        acc_events=True,  # else torch 2.11 warns that it forgets the warm-up
-    ) as profiler:
+    cycle = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
+    with profiler(schedule=cycle, record_shapes=shapes, with_stack=stacks) as watch:
         for _ in range(warmup + steps):
             with annotate("step"):
                 step()
-            profiler.step()
+            watch.step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
+        watch.export_chrome_trace(str(path))
         return read_chrome(json.loads(path.read_text(encoding="utf-8")))
 
 
-def activities() -> list:
-    """What can be recorded here: the host, and the GPU if there is one."""
+def profiler(**options: Any) -> torch.profiler.profile:
+    """torch.profiler for all that can be recorded here: the host, and a GPU if any."""
     kinds = torch.profiler.ProfilerActivity
-    return [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
+    has_gpu = torch.cuda.is_available()
+    recorded = [kinds.CPU, kinds.CUDA] if has_gpu else [kinds.CPU]
+    # Without acc_events torch 2.11 warns that it keeps the last cycle only.
+    return torch.profiler.profile(activities=recorded, acc_events=True, **options)
 
 
 def step_of(trace: Trace, index: int = -1, name: str = "step") -> Trace:

@@ -49,7 +49,8 @@ class Stage:
         self.difference = data["difference"]
         self.samples = tuple(data["seconds"])
         self.seconds = median(self.samples)
-        self.spread = (self.samples[-1] - self.samples[0]) / self.seconds
+        fifths = statistics.quantiles(self.samples, n=5, method="inclusive")
+        self.spread = (fifths[-1] - fifths[0]) / self.seconds
         self._trace = data["trace"]
 
     @cached_property
@@ -124,8 +125,8 @@ class Hunt:
         return self.before(fault).seconds - self.after(fault).seconds
 
     def alone(self, fault: str) -> float:
-        """Seconds of a step with only `fault` mended."""
-        return median(self._alone[fault])
+        """Seconds of a step that mending `fault` and nothing else saved."""
+        return self.found.seconds - median(self._alone[fault])
 
     def looking(self, way: str) -> float:
         """Seconds of a step while a profiler looks in some way, or of an empty range."""
