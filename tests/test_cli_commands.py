@@ -148,6 +148,18 @@ class TestEstimate:
         assert measured["decode_seconds"] > printed["decode_seconds"]
         assert measured["first_token_seconds"] > printed["first_token_seconds"]
 
+    def test_every_shipped_model_has_its_published_size(self, call):
+        from roofline.serving import published
+
+        for row in published("size"):
+            cards = ("--gpu", "B200", "--tp", "4", "--context", "128")
+            found = self.data(call, "--model", row["model"], *cards)
+            assert found["model"]["parameters"] == pytest.approx(
+                row["parameters"], rel=0.01
+            )
+            large = row["model"] in ("deepseek-v3", "llama-3.1-405b")
+            assert found["memory"]["fits"] is not large
+
     def test_prints_every_assumption(self, call):
         status, out, _ = call(
             "estimate", "--model", "mixtral-8x7b", "--tp", "2", "--price", "3",

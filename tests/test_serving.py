@@ -92,6 +92,15 @@ class TestPublished:
         assert len(rows) == 4
         assert max(factors) - min(factors) < 0.03
 
+    def test_the_largest_batch_is_near_what_a_server_ran(self):
+        (row,) = published("saturation")
+        running = row["tokens_per_second"] * row["seconds"]  # Little's law
+        most = largest_batch(
+            llm(row["model"]), gpu(row["gpu"]), row["context"],
+            weights=row["weights"], kv=row["kv"], gpus=row["gpus"],
+        )  # fmt: skip
+        assert abs(most / running - 1) < 0.1
+
     def test_every_file_names_its_source(self):
         from importlib.resources import files
 

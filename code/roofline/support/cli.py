@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Width of tables where no terminal says how wide it is, and of tables with prose.
 PIPE_WIDTH = 200
-PROSE_WIDTH = 100
+PROSE_WIDTH = 84
 
 app = typer.Typer(
     add_completion=False,
