@@ -11,7 +11,9 @@ import pytest
 
 from roofline.support.cli import main
 
-COMMANDS = ("devices", "discover", "estimate", "measure", "plot", "record", "xray")
+COMMANDS = (
+    "devices", "discover", "estimate", "measure", "plot", "profile", "record", "xray"
+)  # fmt: skip
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,

@@ -1,5 +1,5 @@
 # Tangled from chapters/05_serving/01_roofline_analysis.md: edit it there, then run `make tangle`.
-# Content hash: c483ed59d29bc320
+# Content hash: db010fad6e8a5a7e
 
 """A language model under load: what it keeps, moves and computes, and how fast.
 
@@ -22,6 +22,7 @@ from typing import Any
 
 from roofline.hardware import GPU
 from roofline.model import arithmetic_intensity
+from roofline.network import Collective
 
 Matrices = Sequence[tuple[int, int]]  # (inputs, outputs) of each weight matrix
 
@@ -543,8 +544,8 @@ def _step(
     others = model.vectors + model.embedding + lookups  # the table is the head
     read = bytes_of(matrices, weights) + 2 * others
     between = tokens * _passed_on(model) + outputs * model.vocab
-    all_reduces = 2 * len(model.layers) * (gpus > 1)
-    sent = all_reduces * 2 * (gpus - 1) / gpus * tokens * model.hidden * 2
+    array = 2 * tokens * model.hidden  # bytes that are summed, twice a layer
+    sums = Collective("all-reduce", array, gpus, times=2 * len(model.layers))
     return Step(
         tokens=tokens,
         linear_flops=linear / gpus,
@@ -552,7 +553,7 @@ def _step(
         weight_bytes=read / gpus,
         cache_bytes=bytes_of(cache_numbers, kv),
         activation_bytes=2 * between / gpus,
-        sent_bytes=sent,
+        sent_bytes=sums.sent,
     )
 
 

@@ -271,7 +271,7 @@ def estimate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bound the latency, throughput, memory and price of serving a model."""
+    """Bound a served model's latency, throughput and memory."""
     from roofline.support import estimate_command
 
     question = estimate_command.Question(
