@@ -79,6 +79,14 @@ class Stage:
         return len(dtypes_of_matmuls(self.trace).get(name, ()))
 
     @property
+    def products(self) -> float:
+        """Seconds that the matrix products took on the device, attention left out."""
+        from roofline.profiling import dtypes_of_matmuls
+
+        found = (f for each in dtypes_of_matmuls(self.trace).values() for f in each)
+        return sum(f.device_seconds for f in found if "attention" not in f.event.name)
+
+    @property
     def busy(self) -> float:
         """Seconds of the traced step in which the device did something."""
         from roofline.profiling import busy
@@ -133,10 +141,16 @@ class Hunt:
         return median(self._looking[way])
 
     @property
-    def flops(self) -> int:
-        """FLOPs of the block's products and of its causal attention, equation 1."""
+    def product_flops(self) -> int:
+        """FLOPs of the block's matrix products, the chapter's first equation."""
         b, s, d, h = (self.size[k] for k in ("batch", "tokens", "width", "hidden"))
-        return 2 * b * s * (4 * d * d + 3 * d * h) + 2 * b * s * s * d
+        return 2 * b * s * (4 * d * d + 3 * d * h)
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of the products and of the causal attention."""
+        b, s, d = (self.size[k] for k in ("batch", "tokens", "width"))
+        return self.product_flops + 2 * b * s * s * d
 
 
 class Point:
