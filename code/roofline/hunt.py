@@ -1,5 +1,5 @@
 # Tangled from chapters/07_nsight_profiling.md: edit it there, then run `make tangle`.
-# Content hash: 5151a669d03e211d
+# Content hash: 2c0f5b7d1c2e4ea0
 
 """A transformer block with five faults, and the record of mending them."""
 
@@ -37,7 +37,7 @@ SIZES = {"cuda": Size(4, 1024, 2048, 16, 5632), "cpu": Size(1, 16, 64, 4, 128)}
 
 
 class Block:
-    """Attention and MLP of one layer, in bf16. `mended` names faults that are mended."""
+    """Attention and MLP of a layer, in bf16. `mended` names the mended faults."""
 
     def __init__(
         self, size: Size, *, mended: tuple[str, ...] = (), device: str = "cpu"
@@ -112,7 +112,7 @@ def check_now(block: Block, x: torch.Tensor) -> None:
 
 
 def rotate_by_head(x, cos, sin):
-    """RoPE of (batch, tokens, heads, dim), a head at a time, as the paper has it."""
+    """RoPE of (batch, tokens, heads, dim), a head at a time as in the paper."""
     heads = []
     for head in x.unbind(2):
         left, right = head.chunk(2, dim=-1)
@@ -177,7 +177,7 @@ def error(y: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def check_later(block: Block, x: torch.Tensor) -> None:
-    """Remember on the device; who wants to know reads `block.healthy`, now and then."""
+    """Remember on the device; who wants to know reads `block.healthy`."""
     block.healthy.logical_and_(torch.isfinite(x).all())
 
 
@@ -221,7 +221,7 @@ def stages() -> list[tuple[str, ...]]:
 
 
 def record_hunt(device: str, *, steps: int = 20, rounds: int = 11) -> dict:
-    """The hunt as plain data: stages, each fault mended alone, and what looking costs."""
+    """The hunt as data: stages, each fault mended alone, what looking costs."""
     size = SIZES[device]
     blocks = [Block(size, mended=mended, device=device) for mended in stages()]
     x = blocks[0].input()
@@ -267,7 +267,7 @@ WAYS = {
 
 
 def looking(call: Callable[[], object], *, rounds: int) -> dict[str, list[float]]:
-    """Seconds of a step, and of an empty range, under profilers ever more curious."""
+    """Seconds of a step, and of an empty range, as ever more is recorded."""
 
     def thousand_ranges() -> None:
         for _ in range(1000):

@@ -1,5 +1,5 @@
 # Tangled from chapters/07_nsight_profiling.md: edit it there, then run `make tangle`.
-# Content hash: cf578f1160d68ddd
+# Content hash: e4d39de00c4eef47
 
 """Profiles: naming ranges, recording a trace, and questions to ask of one.
 
@@ -31,7 +31,7 @@ NVTX_TOOLS = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 
 
 def nvtx_wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a tool that reads NVTX started this process; ROOFLINE_NVTX=0|1 decides."""
+    """Whether a tool that reads NVTX started us; ROOFLINE_NVTX=0 or 1 overrules."""
     asked = environment.get("ROOFLINE_NVTX", "")
     if asked:
         return asked != "0"
@@ -91,7 +91,7 @@ class annotate:
 
 
 def _open(name: str) -> tuple:
-    """Open a range for whoever listens: torch.profiler's, and whether NVTX has one."""
+    """Open a range for who listens: torch.profiler's, and whether NVTX has one."""
     pushed = NVTX and torch.cuda.is_available()
     if pushed:
         torch.cuda.nvtx.range_push(name)
@@ -104,7 +104,7 @@ def _open(name: str) -> tuple:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that took time on one lane: a host thread, or a stream of the device.
+    """Something that took time on one lane, a host thread or a device's stream.
 
     kind    "range" (ours), "op" (PyTorch's), "call" (of CUDA), "kernel", "memory"
     start   seconds since the trace began
@@ -174,12 +174,12 @@ def _event(entry: Mapping[str, Any], zero: float) -> Event:
     given, kind = entry.get("args", {}), KINDS[entry["cat"]]
     if entry["name"].startswith(("## ", "ProfilerStep")):  # PyTorch's own marks
         kind = "op"
-    on_host = kind in ("range", "op", "call")
+    on_host, stream = kind in ("range", "op", "call"), given.get("stream")
     inputs = zip(given.get("Input type", ()), given.get("Input Dims", ()))
     return Event(
         name=entry["name"],
         kind=kind,
-        lane=f"thread {entry['tid']}" if on_host else f"stream {given.get('stream')}",
+        lane=f"thread {entry['tid']}" if on_host else f"stream {stream}",
         start=(entry["ts"] - zero) * 1e-6,
         seconds=entry.get("dur", 0) * 1e-6,
         link=given.get("correlation"),
@@ -192,7 +192,7 @@ def _event(entry: Mapping[str, Any], zero: float) -> Event:
 
 
 def in_order(events: Iterable[Event]) -> Trace:
-    """A trace of these events, the outer before the inner where both start at once."""
+    """A trace of these events; of two that start at once, the outer comes first."""
     return Trace(tuple(sorted(events, key=lambda e: (e.start, -e.seconds))))
 
 
@@ -206,7 +206,7 @@ def record(
 ) -> Trace:
     """Trace `steps` calls of `step`, after `warmup` calls that are thrown away.
 
-    Each call is a range named "step". Where there is a GPU, its side is recorded, too.
+    Each call is a range named "step". Where there is a GPU, its side is there, too.
     """
     if steps < 1 or warmup < 1:
         got = f"got {steps} and {warmup}"
@@ -224,7 +224,7 @@ def record(
 
 
 def profiler(**options: Any) -> torch.profiler.profile:
-    """torch.profiler for all that can be recorded here: the host, and a GPU if any."""
+    """torch.profiler for all there is to record: the host, and a GPU if any."""
     kinds = torch.profiler.ProfilerActivity
     has_gpu = torch.cuda.is_available()
     recorded = [kinds.CPU, kinds.CUDA] if has_gpu else [kinds.CPU]
@@ -233,7 +233,7 @@ def profiler(**options: Any) -> torch.profiler.profile:
 
 
 def step_of(trace: Trace, index: int = -1, name: str = "step") -> Trace:
-    """One range of a trace: what it holds, and all that this started on the device."""
+    """One range of a trace: what it holds, and what that started on the device."""
     ranges = [e for e in trace.host if e.kind == "range" and e.name == name]
     if not ranges:
         raise ValueError(f"the trace has no range named {name!r}")
@@ -280,7 +280,7 @@ def nest(events: Iterable[Event]) -> list[Node]:
 
 @dataclass(frozen=True)
 class Row:
-    """The events of one name: how many, and their seconds without and with children."""
+    """The events of one name: how many, and seconds without and with children."""
 
     name: str
     calls: int
@@ -378,7 +378,7 @@ TOUCHES_NOTHING = frozenset(
 
 
 def launches(trace: Trace) -> list[Found]:
-    """Kernels the host asked for; in a trace without a GPU, ops that would be one."""
+    """Kernels the host asked for; without a GPU, ops that would be one each."""
 
     def is_launch(index, nodes):
         return bool(LAUNCH.match(nodes[index].event.name))
@@ -412,7 +412,7 @@ def syncs(trace: Trace) -> list[Found]:
 
 
 def copies(trace: Trace) -> list[Found]:
-    """Tensors written again in the same dtype, so in another layout; largest first."""
+    """Tensors written again in the same dtype, for their layout; largest first."""
     return _copies(trace, same=True)
 
 
@@ -483,7 +483,7 @@ def busy(trace: Trace) -> float:
 def wall_seconds(
     calls: Mapping[str, Callable[[], object]], *, steps: int = 20, rounds: int = 7
 ) -> dict[str, list[float]]:
-    """Seconds of a step of each call, host's work included: sorted, one of each round.
+    """Seconds of a step of each call, host's work included: sorted, one a round.
 
     The clock is read when the device is idle, before `steps` steps and after them.
     """
