@@ -216,7 +216,7 @@ class Glossary:
 
 
 def _is_chapter(path: str) -> bool:
-    return re.match(r"chapters/\d\d_", path) is not None
+    return re.match(r"chapters/\d\d\w?_", path) is not None
 
 
 def _place(path: str) -> tuple[int, str]:
