@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -431,8 +432,9 @@ class TestCommitted:
 
     def test_can_be_read_and_lies_where_it_is_looked_for(self, path):
         found = storage.load(path)
-        assert storage.path_for(found.device) == path
         assert found.measurements
+        devices = found.measurements[0].case.get("devices", 1)
+        assert storage.path_for(found.device, devices) == path
 
     def test_holds_no_small_sizes(self, path):
         assert not any(run.quick for run in storage.load(path).runs.values())
@@ -443,6 +445,12 @@ class TestCommitted:
 
         found = storage.load(path)
         held = {(m.id, tuple(m.case.items()), m.dtype): m for m in found.measurements}
+        if devices := found.measurements[0].case.get("devices"):
+            from roofline.collectives import KINDS, SIZES
+
+            for kind, size in itertools.product(KINDS, SIZES):
+                assert (kind, (("devices", devices), ("size", size)), "fp32") in held
+            return
         for benchmark in benchmarks.load():
             assert found.overall.get(benchmark.id, ()) == benchmark.targets
             for case in benchmark.cases:

@@ -1,5 +1,5 @@
 # Tangled from chapters/08_jax_sharding_pipeline.md: edit it there, then run `make tangle`.
-# Content hash: 0a17cb5fa4facf1f
+# Content hash: 2f3b6a8700e8dc44
 
 """How fast devices talk: collectives by size, and sharded matmuls that depend on them.
 
@@ -14,27 +14,31 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 
+from roofline.model import softmax_count
 from roofline.network import Collective
 from roofline.support.record import Count, Device, Measurement, Record, Run, Timing
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "ppermute")
-SIZES = tuple(4**i * 1024 for i in range(2, 11))  # 16 KiB to 1 GiB
-SMALL = tuple(4**i * 1024 for i in range(2, 6))
+SIZES = (*(4**i for i in range(7, 12)), *(2**i for i in range(24, 31)))  # to 1 GiB
+SMALL = tuple(4**i for i in range(7, 11))
+SHAPES = ((8192, 8192, 8192), (8192, 8192, 2048))  # of m, k, n
+QUICK_SHAPES = ((256, 256, 256),)
 
 
 def repeats(size: int) -> tuple[int, int]:
@@ -128,7 +132,10 @@ def through_jax(kinds: Sequence[str], sizes: Sequence[int], rounds: int, report)
             short, long = programs[kind, size, few], programs[kind, size, many]
             try:
                 found[kind, size] = difference(
-                    lambda: short(*arrays[:few]), lambda: long(*arrays), many - few, rounds
+                    lambda: short(*arrays[:few]),
+                    lambda: long(*arrays),
+                    many - few,
+                    rounds,
                 )
             except Exception as error:
                 report(f"{kind} of {size} B through JAX: {error}")
@@ -157,10 +164,9 @@ def one_rank(rank: int, devices: int, meeting: str, sizes: Sequence[int], rounds
 
         def swap(whole=whole, other=other):
             right, left = (rank + 1) % devices, (rank - 1) % devices
-            both = [
-                dist.P2POp(dist.isend, whole, right), dist.P2POp(dist.irecv, other, left)
-            ]
-            for request in dist.batch_isend_irecv(both):
+            send = dist.P2POp(dist.isend, whole, right)
+            receive = dist.P2POp(dist.irecv, other, left)
+            for request in dist.batch_isend_irecv([send, receive]):
                 request.wait()
 
         gather, scatter = (  # newer names of the same functions
@@ -208,13 +214,13 @@ def through_torch(devices: int, sizes: Sequence[int], rounds: int, report):
     """(kind, size) → Timing, from one process for each device."""
     with tempfile.TemporaryDirectory() as folder:
         common = [str(devices), f"{folder}/meeting", str(rounds), *map(str, sizes)]
+        me = [sys.executable, "-m", "roofline.collectives", "--rank"]
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "roofline.collectives", "--rank", str(rank), *common],
-                stdout=subprocess.PIPE, text=True,
+                [*me, str(rank), *common], stdout=subprocess.PIPE, text=True
             )
             for rank in range(devices)
-        ]  # fmt: skip
+        ]
         try:
             said = [rank.communicate(timeout=120)[0] for rank in ranks][0]
             return {(k, s): Timing(**t) for k, s, t in json.loads(said)}
@@ -227,7 +233,7 @@ def through_torch(devices: int, sizes: Sequence[int], rounds: int, report):
 
 
 def matmuls(m: int, k: int, n: int, rounds: int, report):
-    """x @ w with x's rows and w's columns spread: gathered first, overlapped, and alone."""
+    """x @ w, x's rows and w's columns spread: gathered first, overlapped, and alone."""
     import jax
     import jax.numpy as jnp
 
@@ -263,36 +269,47 @@ def matmuls(m: int, k: int, n: int, rounds: int, report):
             )
         except Exception as error:
             report(f"{name} {m} x {k} x {n}: {error!r}"[:400])
+    programs.pop("local", None)
     return found, {name: partial(run, x, w) for name, run in programs.items()}
 
 
-def overlap(call: Callable) -> dict[str, float]:
-    """From a profile of one device: seconds it sends, multiplies, and does both."""
+def overlap(call: Callable, report) -> dict[str, float]:
+    """Seconds of a call in which one device sends, computes, and does both at once."""
     import jax
     from jax.profiler import ProfileData
 
     jax.block_until_ready(call())
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            jax.block_until_ready([call() for _ in range(10)])
-        file = next(Path(folder).rglob("*.xplane.pb"))
-        data = ProfileData.from_file(str(file))
-        spans = {"sending": [], "computing": []}
-        plane = next(p for p in data.planes if "/device:GPU:0" in p.name)
-        for line in plane.lines:
-            if not line.name.startswith("Stream"):
-                continue
-            for event in line.events:
-                name = event.name.lower()
-                talks = any(w in name for w in ("nccl", "p2p", "permute", "memcpy"))
-                span = (event.start_ns, event.start_ns + event.duration_ns)
-                spans["sending" if talks else "computing"].append(span)
+    spans: dict[str, list[tuple[float, float]]] = {"sending": [], "computing": []}
+    names: dict[str, float] = {}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                jax.block_until_ready([call() for _ in range(10)])
+            file = next(Path(folder).rglob("*.xplane.pb"))
+            planes = ProfileData.from_file(str(file)).planes
+            plane = next(p for p in planes if "/device:GPU:0" in p.name)
+            for line in plane.lines:
+                if line.name.startswith("Stream"):
+                    for event in line.events:
+                        kind = "sending" if SENDS.search(event.name) else "computing"
+                        end = event.start_ns + event.duration_ns
+                        spans[kind].append((event.start_ns, end))
+                        ms = names.get(event.name, 0.0) + event.duration_ns / 1e6
+                        names[event.name] = ms
+    except Exception as error:
+        report(f"no profile: {error!r}"[:300])
+        return {}
+    report("; ".join(f"{name[:60]} {ms:.2f} ms" for name, ms in names.items()))
     sending, computing = _union(spans["sending"]), _union(spans["computing"])
     both = sum(
         max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in sending for b in computing
     )
-    total = {name: sum(b - a for a, b in _union(s)) for name, s in spans.items()}
-    return {name: ns / 1e10 for name, ns in (*total.items(), ("both", both))}
+    found = {"sending": sending, "computing": computing}
+    seconds = {name: sum(b - a for a, b in s) / 1e10 for name, s in found.items()}
+    return {**seconds, "both": both / 1e10}
+
+
+SENDS = re.compile("nccl|p2p|permute|gather|memcpy", re.IGNORECASE)
 
 
 def _union(spans) -> list[tuple[float, float]]:
@@ -305,62 +322,60 @@ def _union(spans) -> list[tuple[float, float]]:
     return merged
 
 
-def measure(quick: bool, command: str, report=lambda text: None) -> Record:
-    """A record of everything above, for all devices of this machine together."""
+def measure(quick: bool, command: str, report=lambda text: None) -> Iterator[Record]:
+    """The record of all devices of this machine together, after each part of it."""
     import jax
-    import jax.numpy as jnp
 
     now = datetime.now(UTC)
     id = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    date = now.strftime("%Y-%m-%d")
+    run = Run(id, date, command, _driver(), _versions(), quick=quick)
+    record = Record(_device(), {id: run})
     devices = len(jax.devices())
     on_gpu = jax.default_backend() == "gpu"
-    sizes, rounds = (SMALL, 5) if quick else (SIZES, 12)
-    measurements, counts = [], []
+    sizes, rounds = (SMALL, 5) if quick else (SIZES, 24)
 
     def add(name: str, case: dict, dtype: str, quantity: str, timings: dict, **counted):
+        nonlocal record
         if timings:
-            ours = next(iter(timings))
-            common = dict(limit=None, ours=ours, steps=(), timings=timings)
-            case = {"devices": devices, **case}
-            measurements.append(
-                Measurement(name, case, dtype, id, quantity, **counted, **common)
-            )
+            new = Measurement(
+                name, {"devices": devices, **case}, dtype, id, quantity, **counted,
+                limit=None, ours=next(iter(timings)), steps=(), timings=timings,
+            )  # fmt: skip
+            record = replace(record, measurements=(*record.measurements, new))
 
     theirs = through_torch(devices, sizes, rounds, report)
     mine = through_jax(KINDS, sizes, rounds, report)
-    for kind in KINDS:
-        for size in sizes:
-            sent = round(Collective(kind, size, devices).sent)
-            both = {"jax": mine, "nccl" if on_gpu else "gloo": theirs}
-            timings = {n: t[kind, size] for n, t in both.items() if (kind, size) in t}
-            case = {"size": size}
-            add(kind, case, "fp32", "bytes", timings, bytes=sent, flops=0)
-    for m, k, n in ((256, 256, 256),) if quick else ((8192, 8192, 8192), (8192, 8192, 2048)):
+    for kind, size in product(KINDS, sizes):
+        both = {"jax": mine, "nccl" if on_gpu else "gloo": theirs}
+        timings = {n: t[kind, size] for n, t in both.items() if (kind, size) in t}
+        sent = round(Collective(kind, size, devices).sent)
+        add(kind, {"size": size}, "fp32", "bytes", timings, bytes=sent, flops=0)
+    yield record
+    rows, cols = (64, 256) if quick else (65536, 4096)
+    found = softmaxes(rows, cols, rounds, report)
+    case, moved = dict(rows=rows, cols=cols), softmax_count(rows, cols).bytes
+    add("pallas-softmax", case, "bf16", "bytes", found, bytes=moved, flops=0)
+    yield record
+    for m, k, n in QUICK_SHAPES if quick else SHAPES:
         found, calls = matmuls(m, k, n, rounds, report)
         sent = round(Collective("all-gather", m * k * 2, devices).sent)
-        work = dict(bytes=sent, flops=2 * m * k * n // devices)
-        add("tensor-parallel", dict(m=m, k=k, n=n), "bf16", "flops", found, **work)
-        if on_gpu:
-            entries = {}
-            for name in ("ring", "ring, scheduler", "gathered"):
-                try:
-                    entries[name] = overlap(calls[name])
-                except Exception as error:
-                    report(f"profile of {name}: {error!r}"[:300])
-            if "ring" in entries:
-                case = dict(devices=devices, m=m, k=k, n=n)
-                what = ("tensor-parallel", case, "bf16", id, "jax.profiler", "ring")
-                counts.append(Count(*what, entries))
-    rows, cols = (64, 256) if quick else (16384, 4096)
-    found = softmaxes(rows, cols, rounds, report)
-    moved = dict(bytes=2 * rows * cols * 2, flops=0)
-    add("pallas-softmax", dict(rows=rows, cols=cols), "bf16", "bytes", found, **moved)
-    run = Run(id, now.strftime("%Y-%m-%d"), command, _driver(), _versions(), quick=quick)
-    return Record(_device(), {id: run}, tuple(measurements), tuple(counts))
+        case, flops = dict(m=m, k=k, n=n), 2 * m * k * n // devices
+        add("tensor-parallel", case, "bf16", "flops", found, bytes=sent, flops=flops)
+        yield record
+        if on_gpu and "ring" in calls:
+            spans = {name: overlap(call, report) for name, call in calls.items()}
+            new = Count(
+                "tensor-parallel", {"devices": devices, **case}, "bf16", id,
+                "jax.profiler", "ring", {name: s for name, s in spans.items() if s},
+            )  # fmt: skip
+            if "ring" in new.entries:
+                record = replace(record, counts=(*record.counts, new))
+                yield record
 
 
 def softmaxes(rows: int, cols: int, rounds: int, report):
-    """The Pallas kernel, XLA's own softmax, and a pass that only negates, on one device."""
+    """The Pallas kernel, XLA's own, and a pass that only negates; on one device."""
     import jax
     import jax.numpy as jnp
 
@@ -368,7 +383,8 @@ def softmaxes(rows: int, cols: int, rounds: int, report):
 
     x = jax.random.normal(jax.random.key(1), (rows, cols), jnp.bfloat16)
     found = {}
-    for name, f in (("pallas", softmax), ("xla", jax.nn.softmax), ("copy", jnp.negative)):
+    calls = {"pallas": softmax, "xla": jax.nn.softmax, "copy": jnp.negative}
+    for name, f in calls.items():
         try:
             run = jax.jit(f).lower(x).compile()
             found[name] = difference(
@@ -385,7 +401,11 @@ def softmaxes(rows: int, cols: int, rounds: int, report):
 def _device() -> Device:
     import jax
 
-    return Device(name="CPU" if jax.default_backend() == "cpu" else jax.devices()[0].device_kind)
+    first = jax.devices()[0]
+    if first.platform == "cpu":
+        return Device("CPU")
+    capability = getattr(first, "compute_capability", None)
+    return Device(first.device_kind, capability, getattr(first, "core_count", None))
 
 
 def _driver() -> str | None:
@@ -409,6 +429,8 @@ def _versions() -> dict[str, str]:
         said = subprocess.check_output(["nvidia-smi", "topo", "-m"], text=True)
         row = next(line for line in said.splitlines() if line.startswith("GPU0"))
         found["link"] = row.split()[2]
+    for name in ("NCCL_NVLS_ENABLE", "XLA_FLAGS"):
+        found[name] = os.environ.get(name, "")
     return {name: text for name, text in found.items() if text}
 
 
@@ -421,8 +443,8 @@ def main(arguments: Sequence[str]) -> None:
     from roofline.support import storage
 
     parser = argparse.ArgumentParser("python -m roofline.collectives")
-    parser.add_argument("--output", type=Path, help="the record; by default the package's")
-    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--output", type=Path, help="the record (or the package's own)")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
     options = parser.parse_args(arguments)
     import jax
 
@@ -430,10 +452,10 @@ def main(arguments: Sequence[str]) -> None:
         parser.error(f"at least 2 devices must be here, there is {len(jax.devices())}")
     path = options.output
     if path is None:
-        path = storage.FOLDER / f"{_device().slug}-x{len(jax.devices())}.json"
-    command = " ".join(["python -m roofline.collectives", *(["--quick"] * options.quick)])
-    record = measure(options.quick, command, lambda text: print(text, file=sys.stderr))
-    storage.save(record, path)
+        path = storage.path_for(_device(), len(jax.devices()))
+    command = "python -m roofline.collectives" + " --quick" * options.quick
+    for record in measure(options.quick, command, partial(print, file=sys.stderr)):
+        storage.save(record, path)
     print(f"wrote {path}")
 
 

@@ -1,5 +1,5 @@
 # Tangled from chapters/08_jax_sharding_pipeline.md: edit it there, then run `make tangle`.
-# Content hash: 6bd0e5aa934ba557
+# Content hash: 58a4204ece333ddb
 
 """What it costs to send arrays between devices: a model that needs no device."""
 
@@ -41,7 +41,8 @@ class Collective:
 
     def __post_init__(self) -> None:
         if self.kind not in RING:
-            raise ValueError(f"kind must be one of {', '.join(RING)}; got {self.kind!r}")
+            known = ", ".join(RING)
+            raise ValueError(f"kind must be one of {known}; got {self.kind!r}")
 
     @property
     def sent(self) -> float:
@@ -63,7 +64,7 @@ def matmul_collectives(
 ) -> list[Collective]:
     """What C = A B sends, with A (m, k), B (k, n) and C (m, n) laid out as a, b, c say.
 
-    a, b, c  two entries each: None, a mesh axis, or a tuple of axes, as in PartitionSpec
+    a, b, c  two entries each, as in PartitionSpec: None, an axis, or a tuple of axes
     mesh     the size of each axis
     Raises ValueError for layouts that the rules below do not cover.
     """
@@ -94,7 +95,7 @@ def matmul_collectives(
 
 @dataclass(frozen=True)
 class Link:
-    """A way out of a device: seconds a message takes at least, and B/s in one direction."""
+    """A way out of a device: the latency of a message, and B/s in one direction."""
 
     name: str
     bandwidth: float

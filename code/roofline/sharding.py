@@ -1,5 +1,5 @@
 # Tangled from chapters/08_jax_sharding_pipeline.md: edit it there, then run `make tangle`.
-# Content hash: e52944bac6d9bfdc
+# Content hash: 080dd3956cb09f67
 
 """Arrays on many devices: what XLA sends, a matmul that hides it, and a pipeline."""
 
@@ -168,7 +168,7 @@ def pipeline(stage: Callable, params: Any, batches, *, mesh: Mesh, axis: str):
     """Put microbatches through stages that live on different devices.
 
     stage    a function (params of one stage, microbatch) → microbatch of that shape
-    params   arrays with the stages as their first dimension, as many as the axis is long
+    params   arrays with a first dimension of stages, as long as the axis
     batches  shape (microbatches, …)
 
     Returns the result, shaped like `batches`, and the microbatch that each stage had in

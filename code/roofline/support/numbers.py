@@ -26,6 +26,7 @@ __all__ = [
     "ceiling",
     "collect_sources",
     "counted",
+    "fitted",
     "geomean",
     "gpu",
     "hunt",
@@ -36,6 +37,7 @@ __all__ = [
     "record",
     "render",
     "results",
+    "tensor_parallel",
     "xray_report",
 ]
 
@@ -98,6 +100,33 @@ def results(id: str, devices: int = 1) -> list[_results.Result]:
     return found
 
 
+def fitted(id: str, entry: str | None = None, *, devices: int) -> network.Link:
+    """The link that explains best what a collective took at all sizes measured."""
+    samples = []
+    for result in results(id, devices):
+        what = network.Collective(id, result.case["size"], devices)
+        seconds = result.entry(entry).seconds
+        samples.append((what.sent / what.messages, seconds / what.messages))
+    if not samples:  # still to be measured
+        return network.Link(id, math.nan, math.nan)
+    alpha, bandwidth = network.fit(samples)
+    return network.Link(id, bandwidth, alpha)
+
+
+def tensor_parallel(n: int, *, devices: int = 2) -> dict[str, float]:
+    """Seconds that chapter 8 predicts for its product of n columns, by either way."""
+    result = measured("tensor-parallel", devices=devices, n=n)
+    local = result.entry("local").seconds
+    piece = result.bytes // (devices - 1)
+    whole = network.Collective("all-gather", piece * devices, devices)
+    gather = fitted("all-gather", devices=devices).seconds(whole)
+    turn = fitted("ppermute", devices=devices).seconds(
+        network.Collective("ppermute", piece, devices)
+    )
+    ring = local / devices + (devices - 1) * max(turn, local / devices)
+    return {"gathered": gather + local, "ring": ring}
+
+
 def geomean(id: str, peer: str | None = None, entry: str | None = None) -> float:
     """Geometric mean over all cases of how much faster we are than `peer`."""
     if _note_if_pending(id):  # a mean over some of the cases would mislead
@@ -146,8 +175,7 @@ class RecordFacts:
 def record_path(devices: int = 1) -> Path:
     """The file that measured numbers of one device, or of several together, come from."""
     if devices > 1:
-        one = storage.path_for(DEVICE)
-        return one.with_name(f"{one.stem}-x{devices}.json")
+        return storage.path_for(DEVICE, devices)
     return Path(os.environ.get("ROOFLINE_RECORD") or storage.path_for(DEVICE))
 
 

@@ -41,7 +41,8 @@ def note(source: Source) -> None:
 
 def source_of_run(device: Device, run: Run, item: Measurement | Count) -> Source:
     """In words: the device, what ran on it, when, and the command to do it again."""
-    names = {"torch": "torch", "triton": "Triton", "cuda": "CUDA"}
+    names = {"torch": "torch", "triton": "Triton", "jax": "JAX", "nccl": "NCCL"}
+    names["cuda"] = "CUDA"
     versions = [f"{names[n]} {run.versions[n]}" for n in names if n in run.versions]
     if run.driver:
         versions.insert(0, f"driver {run.driver}")
@@ -49,7 +50,9 @@ def source_of_run(device: Device, run: Run, item: Measurement | Count) -> Source
     if len(run.only) > 1 and "--only" in command:
         # One of several that were asked for; this much of the command does it again.
         command = f"{command.partition(' --only')[0]} --only {item.id}"
-    where = f"{device.name} ({', '.join(versions)})" if versions else device.name
+    together = item.case.get("devices", 1)
+    name = f"{together} × {device.name}" if together > 1 else device.name
+    where = f"{name} ({', '.join(versions)})" if versions else name
     if isinstance(item, Count):
         text = f"Counted by {item.tool} on {where}, {run.date}, by `{command}`."
         return Source("counted", text)

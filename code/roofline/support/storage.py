@@ -17,10 +17,13 @@ from roofline.support.targets import Target
 FOLDER = Path(__file__).parents[1] / "data" / "measured"
 
 
-def path_for(device: Device | str) -> Path:
-    """Where the package keeps the record of a device, or of the device's slug."""
+def path_for(device: Device | str, devices: int = 1) -> Path:
+    """Where the package keeps the record of a device, or of several together.
+
+    device  a Device, or its name or slug
+    """
     slug = device.slug if isinstance(device, Device) else Device(device).slug
-    return FOLDER / f"{slug}.json"
+    return FOLDER / (f"{slug}-x{devices}.json" if devices > 1 else f"{slug}.json")
 
 
 def load(path: Path) -> Record:
