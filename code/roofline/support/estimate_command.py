@@ -64,11 +64,13 @@ def measured_reach() -> serving.Reach | None:
     try:
         read = numbers.ceiling("read").value / find("H200").bandwidth
         product = numbers.ceiling("matmul-bf16").value / find("H200").peak("bf16")
+        summed = numbers.fitted("all-reduce", devices=2).bandwidth
     except LookupError:
         return None
-    if not (math.isfinite(read) and math.isfinite(product)):
+    link = summed / (find("H200").nvlink / 2)
+    if not all(map(math.isfinite, (read, product, link))):
         return None
-    return serving.Reach(compute=product, memory=read)
+    return serving.Reach(compute=product, memory=read, link=link)
 
 
 def estimate(question: Question) -> dict[str, Any]:
@@ -253,9 +255,10 @@ def _assumptions(
         )
     if reach is not None:
         said.append(
-            f"'measured' takes {percent(reach.memory)} of the bandwidth and "
-            f"{percent(reach.compute)} of the peak, as the book's read and matmul "
-            f"reach on an H200, and hides no message. A server adds its own costs: "
+            f"'measured' takes {percent(reach.memory)} of the bandwidth, "
+            f"{percent(reach.compute)} of the peak and {percent(reach.link)} of a "
+            f"link, as the book's read, matmul and all-reduce reach on H200s, and "
+            f"hides no message. A server adds its own costs: "
             f"one published system took {_published_factor():.1f} times the printed "
             f"bound under load (chapter 9)."
         )
