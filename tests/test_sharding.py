@@ -112,6 +112,7 @@ def test_importing_the_package_and_its_model_starts_no_jax():
         ("source_target_pairs={{0,1},{1,2},{2,0}}", 3),
         ("source_target_pairs={{0,1},{1,2}}", 3),
         ("source_target_pairs={{0,2},{2,0},{1,3},{3,1}}", 2),
+        ("source_target_pairs={}", 0),
     ],
 )
 def test_groups_are_read_in_every_way_they_are_written(groups, size):

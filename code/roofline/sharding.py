@@ -1,5 +1,5 @@
 # Tangled from chapters/08_jax_sharding_pipeline.md: edit it there, then run `make tangle`.
-# Content hash: 080dd3956cb09f67
+# Content hash: 7359094dcb1d2640
 
 """Arrays on many devices: what XLA sends, a matmul that hides it, and a pipeline."""
 
@@ -89,8 +89,8 @@ def _bytes(shape: str) -> int:
 
 def _group_size(rest: str) -> int:
     """How many devices take part together. HLO has four ways to say it."""
-    if match := re.search(r"source_target_pairs=\{(.*?)\}\}", rest):
-        pairs = dict(re.findall(r"\{?(\d+),(\d+)", match[1]))
+    if match := re.search(r"source_target_pairs=\{((?:\{[\d,]+\},?)*)\}", rest):
+        pairs = dict(re.findall(r"\{(\d+),(\d+)\}", match[1]))
         start = min({*pairs} - {*pairs.values()} or pairs, key=int, default=None)
         seen = []
         while start is not None and start not in seen:
