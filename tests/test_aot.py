@@ -24,6 +24,7 @@ for name in xray.MODULES:
 softmax = sys.modules["roofline.softmax"]
 matmul = sys.modules["roofline.matmul"]
 attention = sys.modules["roofline.attention"]
+backward = sys.modules["roofline.attention_backward"]
 rope = sys.modules["roofline.rope_rms_norm"]
 
 SHARED = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB a program
@@ -59,6 +60,13 @@ def heads(length, dim, dtype, **options):
 def one_loop(half, capability):
     config = attention.config_for(128, 2, capability, False)
     heads(512, 128, half, causal=True, config=replace(config, kernel="one-loop"))
+
+
+def gradients(length, dim, dtype):
+    q = empty(1, 8, length, dim, dtype=dtype)
+    k = empty(1, 2, length, dim, dtype=dtype)
+    lse = empty(1, 8, length, dtype=torch.float32)
+    backward.attention_backward(q, k, k, q, lse, q, lse, causal=True)
 
 
 def norm(cols, half, residual=False):
@@ -109,6 +117,10 @@ CASES = {
     "attention-256": (lambda half, _: heads(512, 256, half, causal=True), (80, 90), True),
     "attention-fp32": (lambda *_: heads(512, 64, FP32), (80,), False),
     "attention-one-loop": (one_loop, (80,), True),
+    "backward-64": (lambda half, _: gradients(512, 64, half), (80, 86, 90, 120), None),
+    "backward-128": (lambda half, _: gradients(512, 128, half), EVERY, None),
+    "backward-256": (lambda half, _: gradients(512, 256, half), (80, 90), None),
+    "backward-fp32": (lambda *_: gradients(512, 64, FP32), (80,), False),
     "rms_norm": (lambda half, _: norm(8192, half), EVERY, False),
     "rms_norm-long": (lambda half, _: norm(65536, half, residual=True), (80, 90, 120), False),
     "add_rms_norm": (lambda half, _: norm(8192, half, residual=True), EVERY, False),
@@ -127,9 +139,9 @@ def launches(monkeypatch):
         written.append((kernel, args, meta))
 
     def pretend(capability):
-        for module in (softmax, matmul, attention, rope):
+        for module in (softmax, matmul, attention, backward, rope):
             monkeypatch.setattr(module, "launch", launch)
-        for module in (matmul, attention):
+        for module in (matmul, attention, backward):
             monkeypatch.setattr(module, "_capability", lambda device: capability)
         monkeypatch.setattr(matmul, "_sms", lambda device: 132)
         monkeypatch.setattr(
@@ -207,7 +219,7 @@ def test_every_kernel_is_among_them(launches):
         launched |= {kernel.__name__ for kernel, _, _ in written}
     defined = {
         name
-        for module in (softmax, matmul, attention, rope)
+        for module in (softmax, matmul, attention, backward, rope)
         for name, value in vars(module).items()
         if name.endswith("_kernel") and hasattr(value, "arg_names")
     }

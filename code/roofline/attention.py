@@ -1,5 +1,5 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: 5a3a9f9cce7fc2d5
+# Content hash: 473b39a9168a1c20
 
 """Scaled dot-product attention, forward, in the manner of FlashAttention-2.
 
@@ -409,6 +409,13 @@ def _check(q, k, v, causal, scale, config) -> None:
         raise TypeError(f"config must be a Config or None, got {config!r}")
 
 
+def _recording(*inputs) -> bool:
+    """Whether autograd wants to hear of this call."""
+    return torch.is_grad_enabled() and any(
+        getattr(x, "requires_grad", False) for x in inputs
+    )
+
+
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -433,9 +440,15 @@ def attention(
     in fp32. Sums are in fp32; fp32 inputs are multiplied in fp32 (no TF32). head_dim
     from 1 to 256; lengths from 0. A row that sees no key gives 0 and -inf. NaN and inf
     in q or k reach the rows that see them; in v also rows of the same tile whose mask
-    hides them, since 0 * NaN is NaN. Forward only: the result carries no gradient.
+    hides them, since 0 * NaN is NaN. Gradients flow to q, k and v (once: there is no
+    second derivative).
     Raises TypeError and ValueError that name the argument. Chapter 4; FlashAttention-2.
     """
+    if _recording(q, k, v):
+        from roofline.attention_backward import Attention
+
+        out, lse = Attention.apply(q, k, v, causal, scale, config)
+        return (out, lse) if return_lse else out
     _check(q, k, v, causal, scale, config)
     q, k, v = (x.resolve_neg() for x in (q, k, v))  # a kernel reads the memory
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)

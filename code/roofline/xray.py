@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: 15e96140084720d9
+# Content hash: 0774bde1b3df6d8b
 
 """What the compiler made of a kernel, for GPUs that are not here.
 
@@ -94,7 +94,7 @@ class Report:
         return self.blocks_per_sm * self.warps / TARGETS[self.target].warps_per_sm
 
 
-MODULES = ("softmax", "matmul", "attention", "rope_rms_norm")
+MODULES = ("softmax", "matmul", "attention", "attention_backward", "rope_rms_norm")
 
 
 @cache
