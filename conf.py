@@ -28,6 +28,16 @@ bibtex_bibfiles = ["chapters/references.bib"]
 bibtex_default_style = "plain"
 bibtex_reference_style = "author_year"
 
+# Where the repository and the pages are published; empty as long as they are not. The
+# first gives notebooks something to install from and a button that opens them in Colab,
+# the second canonical addresses, a sitemap and cards for those who link here.
+literate_repository = os.environ.get("BOOK_REPOSITORY", "")
+html_baseurl = os.environ.get("BOOK_URL", "")
+literate_notebooks = {
+    "requirement": "roofline[notebook]",
+    "import": "roofline",
+    "launch": "https://colab.research.google.com/github/{repository}/blob/gh-pages/{file}",
+}
 literate_widgets = {"roofline-explorer": "roofline.support.explorer"}
 
 numfig = True
@@ -49,6 +59,7 @@ html_theme_options = {
 }
 html_static_path = ["chapters/_static"]
 html_css_files = ["book.css"]
+html_js_files = [("book.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_last_updated_fmt = None

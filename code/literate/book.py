@@ -11,7 +11,6 @@ from pathlib import Path
 
 from .config import Config
 from .errors import Problem, shown
-from .reader import read
 from .records import Block, Page
 
 #: A line of a block that pulls a fragment in.
@@ -70,7 +69,7 @@ class Book:
 
     def __init__(self, config: Config, pages: list[Page] | None = None):
         self.config = config
-        self.pages = pages if pages is not None else [read(p, config) for p in config.pages()]
+        self.pages = pages if pages is not None else _read(config)
         self.problems: list[Problem] = [p for page in self.pages for p in page.problems]
         self.files: dict[str, TangledFile] = {}
         self._by_path = {page.path: page for page in self.pages}
@@ -195,6 +194,12 @@ class Book:
         problem = block.problem(message, offset)
         if problem not in self.problems:
             self.problems.append(problem)
+
+
+def _read(config: Config) -> list[Page]:
+    from .reader import read  # the parser takes long to import, and may not be needed
+
+    return [read(path, config) for path in config.pages()]
 
 
 def _digest(body: str) -> str:

@@ -1,4 +1,4 @@
-"""`literate tangle | check | list`. Exit status: 0 fine, 1 something to mend, 2 misuse."""
+"""`literate tangle | check | list | numbers`. Exit status: 0 fine, 1 something to mend, 2 misuse."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 from .book import Book, place
+from .cache import pages
 from .config import load
 from .errors import BookError
+from .printed import agreed, changed, printed, write
 from .tangle import check, tangle
 
 
@@ -16,7 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        return options.run(Book(load(Path(options.book))), options)
+        config = load(Path(options.book))
+        return options.run(Book(config, pages(config)), options)
     except BookError as error:
         print(error, file=sys.stderr)
     except OSError as error:
@@ -40,6 +43,12 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=lambda book, o: _check(book))
     command = commands.add_parser("list", help="list every block with its place and options")
     command.set_defaults(run=lambda book, o: _list(book))
+    command = commands.add_parser("numbers", help="agree to what the pages' numbers print now")
+    command.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 and show what has changed"
+    )
+    command.add_argument("pages", nargs="*", metavar="PAGE", help="of these pages only")
+    command.set_defaults(run=_numbers)
     return parser
 
 
@@ -71,6 +80,28 @@ def _list(book: Book) -> int:
     for problem in book.problems:
         print(problem, file=sys.stderr)
     return 1 if book.problems else 0
+
+
+def _numbers(book: Book, options: argparse.Namespace) -> int:
+    if not book.config.printed:
+        print("[tool.literate] has no `printed`: this book keeps no numbers", file=sys.stderr)
+        return 1
+    wanted = {Path(name).resolve() for name in options.pages}
+    chosen = [p for p in book.pages if not wanted or p.file.resolve() in wanted]
+    if options.check:
+        before = agreed(book.config)
+        found = [
+            problem
+            for page in chosen
+            for problem in changed(page, before.get(page.path, []), printed(page, book.config))
+        ]
+    else:
+        found = write(book, chosen)
+    for problem in found:
+        print(problem)
+    if not found:
+        print(f"the numbers of {len(chosen)} pages read as agreed to")
+    return 1 if options.check and found else 0
 
 
 def _plain(value: object) -> str:

@@ -32,6 +32,10 @@ class Config:
     data: tuple[str, ...] = ()
     #: Packages that figure blocks must do without, so that a reader need not install them.
     not_for_weaving: tuple[str, ...] = ()
+    #: File that holds what every page's computed numbers print, as agreed to.
+    printed: str = ""
+    #: Folder for what `literate` remembers of unchanged pages; empty: it remembers nothing.
+    cache: str = "_build/literate"
     #: Reports of proof that pages show, each as "LABEL: FILE".
     reports: tuple[str, ...] = ()
     #: Seconds a block may run when it does not say `:timeout:`.

@@ -9,6 +9,8 @@ from textwrap import dedent
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_block import StateBlock, table
+from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline, backtick
 from mdit_py_plugins.myst_role.index import myst_role
 from myst_parser.config.main import MdParserConfig
@@ -18,11 +20,33 @@ from myst_parser.parsers.options import TokenizeError, options_to_tokens
 
 @cache
 def parser(extensions: tuple[str, ...]) -> MarkdownIt:
-    """A parser whose roles and code spans say where in their text they stand."""
+    """A parser whose roles and code spans say where in their text they stand.
+
+    It leaves text alone that can hold neither, which is most of a book, and does not
+    count words: what is skipped changes no token that a reader of code looks at.
+    """
     made = create_md_parser(MdParserConfig(enable_extensions=set(extensions)), RendererHTML)
+    made.disable(["text_join", "wordcount"], ignoreInvalid=True)
+    made.core.ruler.at("inline", _where_roles_may_be)
+    made.block.ruler.at("table", _where_pipes_are, {"alt": ["paragraph", "reference"]})
     for name, rule in (("myst_role", myst_role), ("backticks", backtick)):
         made.inline.ruler.at(name, _placed(rule))
     return made
+
+
+def _where_roles_may_be(state: StateCore) -> None:
+    for token in state.tokens:
+        if token.type == "inline":
+            token.children = token.children or []
+            if "`" in token.content and "{" in token.content:
+                state.md.inline.parse(token.content, state.md, state.env, token.children)
+
+
+def _where_pipes_are(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    # The rule itself finds this out after looking at each character of the line below.
+    if state.src.find("|", state.bMarks[start], state.eMarks[start]) < 0:
+        return False
+    return table(state, start, end, silent)
 
 
 def _placed(rule):
@@ -35,6 +59,13 @@ def _placed(rule):
         return found
 
     return placed
+
+
+def option_count(content: str) -> int:
+    """How many lines of a directive may be options; quicker than to parse them."""
+    if content.startswith("---"):
+        return -1
+    return sum(1 for _ in takewhile(re.compile(r"\s*:(?!::)").match, content.splitlines()))
 
 
 def option_lines(content: str) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from myst_parser.parsers.directives import parse_directive_text
 from . import options as block_options
 from .config import Config
 from .errors import Problem, shown
-from .myst import option_lines, parser
+from .myst import option_count, option_lines, parser
 from .records import Block, Expression, Page
 
 ROLE = "num"
@@ -221,6 +221,8 @@ class _Reading:
         found = parse_directive_text(cls, argument, fence.token.content, line=fence.line - 1)
         for warning in found.warnings:
             self.complain(fence.line, warning.msg)
+        if option_count(fence.token.content) == len(found.options):
+            return found  # one line each: none is there twice
         keys = Counter(key for key, _ in option_lines(fence.token.content))
         for key in (key for key, times in keys.items() if times > 1):
             self.complain(fence.line, f"option :{key}: is given twice")

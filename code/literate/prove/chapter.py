@@ -37,6 +37,8 @@ class Chapter:
         self.module.__file__ = self.file
         self.steps: list[Step] = []
         self.done: set[int] = set()
+        #: What its numbers printed, by the index of each in the page's expressions.
+        self.printed: dict[int, str] = {}
         self.failed: list[Block] = []
         self._outside: tuple | None = None
 

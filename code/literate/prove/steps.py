@@ -13,6 +13,7 @@ from ..book import Line, TangledFile, module_name, place
 from ..drawing import close, draw
 from ..errors import BookError, Problem
 from ..expressions import evaluate
+from ..printed import agreed, changed
 from ..records import Block, Expression
 from .chapter import Chapter
 from .output import difference
@@ -146,29 +147,48 @@ class Computed(Step):
     """A computed number evaluates, and to something that can be printed."""
 
     expression: Expression | None = None
+    index: int = 0
 
     def run(self, chapter: Chapter, config) -> None:
         try:
-            evaluate(self.expression.text, chapter.book.config)
+            chapter.printed[self.index] = evaluate(self.expression.text, chapter.book.config).text
         except Exception as error:
             message = f"{{num}}`{self.expression.text}`: {type(error).__name__}: {error}"
             raise BookError(Problem(self.expression.path, self.expression.line, message)) from error
 
 
+@dataclass
+class Printed(Step):
+    """The page's numbers read as somebody once agreed that they do."""
+
+    def run(self, chapter: Chapter, config) -> None:
+        page, settings = chapter.page, chapter.book.config
+        for index, expression in enumerate(page.expressions):
+            if index not in chapter.printed:
+                chapter.printed[index] = evaluate(expression.text, settings).text
+        now = [chapter.printed[index] for index in range(len(page.expressions))]
+        problems = changed(page, agreed(settings)[page.path], now)
+        if problems:
+            raise BookError(*problems)
+
+
 def steps(chapter: Chapter) -> Iterator[Step]:
-    """Every step of a page, in reading order; the census of the whole page last."""
+    """Every step of a page, in reading order; then its numbers as agreed to and its census."""
     page = chapter.page
     found = [_block_step(chapter, i, block) for i, block in enumerate(page.blocks)]
     found += [
-        Computed(f"num {e.text}", e.line, e.line, e.column, expression=e) for e in page.expressions
+        Computed(f"num {e.text}", e.line, e.line, e.column, expression=e, index=i)
+        for i, e in enumerate(page.expressions)
     ]
-    taken: dict[str, int] = {"census": 1}
+    taken: dict[str, int] = {"census": 1, "numbers": 1}
     for step in sorted((s for s in found if s), key=lambda s: (s.line, s.column)):
         taken[step.id] = taken.get(step.id, 0) + 1
         if taken[step.id] > 1:
             step.id += f" #{taken[step.id]}"
         yield step
     last = page.source.count("\n") + 1
+    if page.path in agreed(chapter.book.config):
+        yield Printed("numbers", last, last)
     yield Census("census", last, last, column=len(page.source.split("\n")[-1]))
 
 

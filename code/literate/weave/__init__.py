@@ -15,7 +15,9 @@ from sphinx.util import logging
 from ..book import Book
 from ..config import load
 from ..reports import Reports
-from . import blocks, cards, census, figures, files, numbers, status, widgets
+from . import (
+    answers, blocks, cards, census, figures, files, notebooks, numbers, status, widgets,
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,10 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", _configure)
     app.connect("builder-inited", _read_book)
     app.connect("env-before-read-docs", _report_problems)
-    for part in (blocks, cards, census, figures, files, numbers, status, widgets):
+    parts = (
+        answers, blocks, cards, census, figures, files, notebooks, numbers, status, widgets,
+    )  # fmt: skip
+    for part in parts:
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
 

@@ -40,6 +40,8 @@ class BookCodeBlock(CodeBlock):
             return self._plain()
         name = self.options.pop("name", "")
         (shown,) = self._highlighted(book, block)
+        for literal in shown.findall(nodes.literal_block):
+            literal["at"] = block.line
         body: list[nodes.Node] = [shown]
         header = self._header(book, block)
         if header:

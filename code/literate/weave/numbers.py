@@ -43,6 +43,8 @@ class NumberRole(SphinxRole):
         keep = found.kind != "pending"
         shown = found.text.replace(" ", "\N{NO-BREAK SPACE}") if keep else found.text
         node = number(shown, shown, kind=found.kind, sources=list(found.sources))
+        if isinstance(found.value, (int, float)) and keep:
+            node["value"] = found.value
         measured = found.kind in MEASURED
         if measured and found.sources and self.env.app.builder.format == "latex":
             return [node, self._footnote(found)], []

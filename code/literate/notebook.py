@@ -1,0 +1,63 @@
+"""What the first cell of a chapter's notebook calls; needs Jupyter, and nothing of Sphinx."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+from pathlib import Path
+
+from .conditions import parse_requirements
+from .config import Config
+
+
+def check(answer: float | None, hidden: str, tolerance: float) -> None:
+    """Say whether a number is the one that an exercise asks for."""
+    right = float(base64.b64decode(hidden))
+    if answer is None:
+        print("Put your number in the place of None and run the cell again.")
+    elif abs(answer - right) <= tolerance * abs(right):
+        print(f"Right: {right:.4g}.")
+    else:
+        print("Not yet: too " + ("small." if answer < right else "large."))
+
+
+def start(conditions: str = "") -> None:
+    """Teach this notebook `%%requires` and `%%tangled`, and to show figures on a light ground.
+
+    conditions  the book's module of conditions; see `literate.conditions`
+    """
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    config = Config(base=Path.cwd(), conditions=conditions)
+
+    def requires(line: str, cell: str) -> None:
+        """Run the cell if its conditions hold here, else say which does not."""
+        reasons = [r.unmet(config) for r in parse_requirements(line)]
+        missing = [reason for reason in reasons if reason]
+        if missing:
+            print("Not run: " + "; ".join(missing) + ".")
+        else:
+            shell.run_cell(cell).raise_error()
+
+    def tangled(line: str, cell: str) -> None:
+        """Run the cell in the module that it is a part of, so that an edit changes that.
+
+        What it defines is then known here as well.
+        """
+        module = importlib.import_module(line.strip())
+        file = shell.compile.cache(cell)  # where `inspect`, and so Triton, find the source
+        code = compile(cell, file, "exec", dont_inherit=True)
+        exec(code, vars(module))
+        shell.push({name: vars(module)[name] for name in code.co_names if name in vars(module)})
+
+    shell.push({"check": check})
+    shell.register_magic_function(requires, "cell", "requires")
+    shell.register_magic_function(tangled, "cell", "tangled")
+    try:
+        from matplotlib_inline.config import InlineBackend
+    except ImportError:  # no matplotlib: then no figure either
+        return
+    shell.run_line_magic("matplotlib", "inline")
+    paper = {"facecolor": "white", "bbox_inches": "tight"}
+    InlineBackend.instance(parent=shell).print_figure_kwargs = paper
