@@ -131,6 +131,15 @@ class TestEstimate:
         assert own["limits"] == shipped["limits"]
         assert own["model"]["parameters"] == 8_030_261_248
 
+    @pytest.mark.parametrize(
+        ("file", "name"), [("my-model/config.json", "my-model"), ("models/mine.json", "mine")]
+    )
+    def test_a_model_is_called_by_what_tells_it_apart(self, call, tmp_path, file, name):
+        path = tmp_path / file
+        path.parent.mkdir()
+        path.write_text(json.dumps(LLAMA))
+        assert self.data(call, "--model", str(path))["model"]["name"] == name
+
     def test_the_bound_is_the_chapters(self, call):
         from roofline.hardware import gpu
         from roofline.serving import decode_point, largest_batch, llm

@@ -52,7 +52,9 @@ def model_of(name: str) -> serving.Model:
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds no config: its top level is not an object")
     try:
-        return serving.read_config(config, path.parent.name or path.stem)
+        # On the Hub every model's file has the same name, and its folder tells them apart.
+        name = path.resolve().parent.name if path.name == "config.json" else path.stem
+        return serving.read_config(config, name)
     except serving.ConfigError as error:
         raise ValueError(f"{path}: {error}") from None
 
