@@ -88,6 +88,9 @@ def _numbers(book: Book, options: argparse.Namespace) -> int:
         return 1
     wanted = {Path(name).resolve() for name in options.pages}
     chosen = [p for p in book.pages if not wanted or p.file.resolve() in wanted]
+    if unknown := wanted - {p.file.resolve() for p in chosen}:
+        print(f"no page of this book: {', '.join(map(str, sorted(unknown)))}", file=sys.stderr)
+        return 1
     if options.check:
         before = agreed(book.config)
         found = [

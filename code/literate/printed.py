@@ -8,7 +8,7 @@ pass. So what each page prints is written down once somebody has looked at it:
     literate numbers --check                        # say what has changed, write nothing
 
 From then on a page whose numbers read otherwise is red at the line of each, until they
-are agreed to again. New data, a changed formula and a slip of the pen all show up as a
+are agreed to again; a new page is red until its numbers have been looked at once. New data, a changed formula and a slip of the pen all show up as a
 diff of what the book says, next to the sentences that must still be true.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from .book import Book
 from .config import Config
-from .errors import Problem
+from .errors import BookError, Problem, shown
 from .expressions import evaluate
 from .records import Page
 
@@ -40,6 +40,9 @@ def agreed(config: Config) -> Mapping[str, list[str]]:
         return json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
         return {}
+    except ValueError as error:  # two branches were merged, say
+        said = f"no JSON: {error}; delete it and run `literate numbers` if all numbers are right"
+        raise BookError(Problem(shown(file, config.base), 1, said)) from error
 
 
 def printed(page: Page, config: Config) -> list[str]:
@@ -68,7 +71,7 @@ def _problem(page: Page, index: int, old: str | None, new: str | None) -> Proble
         said = f"{{num}}`{at.text}` prints {new!r}, which nobody has agreed to yet"
     else:
         said = f"{{num}}`{at.text}` prints {new!r}; the book agreed on {old!r}"
-    return Problem(page.path, at.line if at else 1, f"{said}: if it is right, run `make numbers`")
+    return Problem(page.path, at.line if at else 1, f"{said}: if it is right, run `literate numbers`")
 
 
 def write(book: Book, pages: Iterable[Page]) -> list[Problem]:

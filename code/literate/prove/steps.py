@@ -167,7 +167,7 @@ class Printed(Step):
             if index not in chapter.printed:
                 chapter.printed[index] = evaluate(expression.text, settings).text
         now = [chapter.printed[index] for index in range(len(page.expressions))]
-        problems = changed(page, agreed(settings)[page.path], now)
+        problems = changed(page, agreed(settings).get(page.path, []), now)
         if problems:
             raise BookError(*problems)
 
@@ -187,7 +187,8 @@ def steps(chapter: Chapter) -> Iterator[Step]:
             step.id += f" #{taken[step.id]}"
         yield step
     last = page.source.count("\n") + 1
-    if page.path in agreed(chapter.book.config):
+    config = chapter.book.config
+    if config.printed and (page.expressions or page.path in agreed(config)):
         yield Printed("numbers", last, last)
     yield Census("census", last, last, column=len(page.source.split("\n")[-1]))
 
