@@ -406,7 +406,9 @@ CSV = """\
 "","","","byte","byte"
 "0","7","first","1,000","20"
 "1","7","second, of two","500","30.5"
+"2","7","at::cuda::spin_kernel(long)","64","0"
 """
+TWICE = CSV + "\n".join(line for line in CSV.splitlines() if '"7"' in line)
 
 
 class TestCounters:
@@ -440,23 +442,25 @@ class TestCounters:
     def test_sums_metrics_over_kernels_for_each_entry(self, ncu):
         from roofline.support import counters
 
-        asked = ncu()
+        asked = ncu(TWICE.replace("500", "400", 1))
         tool, counts = counters.count(
             self.fake, self.fake.cases[1], ["roofline", "torch"]
         )
         assert tool == "ncu 2025.3.1"
-        assert counts["roofline"] == {"dram_bytes": 1550.5, "dram_reads": 1500.0}
-        assert counts["torch"] == counts["roofline"]
-        first, second = asked.read_text().splitlines()
-        assert "--clock-control none" in first
-        assert "--metrics dram__bytes_read.sum,dram__bytes_write.sum " in first
-        assert first.endswith("-m roofline.support.counters fake 1 roofline")
-        assert second.endswith("fake 1 torch")
+        assert counts["roofline"] == {"dram_bytes": 1450.5, "dram_reads": 1400.0}
+        assert counts["torch"] == {"dram_bytes": 1550.5, "dram_reads": 1500.0}
+        (command,) = asked.read_text().splitlines()
+        assert "--clock-control none" in command
+        assert "--metrics dram__bytes_read.sum,dram__bytes_write.sum " in command
+        assert command.endswith("-m roofline.support.counters fake 1 roofline torch")
 
     @pytest.mark.parametrize(
         ("output", "status", "reason"),
         [
             ("==WARNING== No kernels were profiled.\n", 0, "saw no kernel"),
+            (TWICE, 0, "2 calls instead of 1"),
+            (CSV.replace("first", "spin_kernel"), 0, "2 calls instead of 1"),
+            ("\n".join([*CSV.splitlines()[2:4], CSV.splitlines()[-1]]), 0, "no kernel"),
             (CSV.replace('"1,000"', '"n/a"'), 0, "no number for dram__bytes_read.sum"),
             (
                 CSV.replace("dram__bytes_read", "other"),

@@ -1,7 +1,7 @@
 """Hardware counters, read by Nsight Compute (ncu) around one call.
 
-Each entry is run in a process of its own, under ncu: prepared and called twice, so
-that everything is compiled, then once more between the start and the stop of the
+The entries of a case run in one process, under ncu: prepared, then each called twice,
+so that everything is compiled, and once more between the start and the stop of the
 profiler. The counters of all kernels of that call are summed. Clocks and caches are
 left alone: what one kernel leaves in the L2 the next may use, as in real life.
 """
@@ -21,6 +21,8 @@ from pathlib import Path
 from roofline.support.bench import Benchmark, Case
 
 TIMEOUT = 180.0
+#: Part of the name of the kernel that ends an entry's: PyTorch's, which only waits.
+MARK = "spin_kernel"
 _METRIC = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
@@ -50,15 +52,19 @@ def count(
     sums = {name: metrics_of(text) for name, text in benchmark.counters.items()}
     metrics = sorted({metric for parts in sums.values() for metric in parts})
     place = list(benchmark.cases).index(case)
+    command = [
+        *(ncu, "--clock-control", "none", "--cache-control", "none"),
+        *("--profile-from-start", "off", "--csv", "--page", "raw"),
+        *("--print-units", "base", "--metrics", ",".join(metrics)),
+        *(sys.executable, "-m", __name__, benchmark.id, str(place), *entries),
+    ]
+    calls = kernels_of_calls(_output(command))
+    if len(calls) != len(entries):
+        seen = f"ncu saw {len(calls)} calls instead of {len(entries)}"
+        raise CountersUnavailable(seen)
     counted = {}
-    for entry in entries:
-        command = [
-            *(ncu, "--clock-control", "none", "--cache-control", "none"),
-            *("--profile-from-start", "off", "--csv", "--page", "raw"),
-            *("--print-units", "base", "--metrics", ",".join(metrics)),
-            *(sys.executable, "-m", __name__, benchmark.id, str(place), entry),
-        ]
-        totals = total(_output(command), metrics)
+    for entry, kernels in zip(entries, calls, strict=True):
+        totals = total(kernels, metrics)
         counted[entry] = {
             name: sum(totals[metric] for metric in parts)
             for name, parts in sums.items()
@@ -97,14 +103,30 @@ def _version(ncu: str) -> str:
     return found[1] if found else ""
 
 
-def total(output: str, metrics: Sequence[str]) -> Mapping[str, float]:
-    """Sum each metric over the kernels of ncu's raw CSV page."""
+def kernels_of_calls(output: str) -> list[list[Mapping[str, str]]]:
+    """The kernels of each call in ncu's raw CSV page; a marking kernel ends a call."""
     lines = output.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         raise CountersUnavailable("ncu saw no kernel in the call")
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))
-    kernels = [row for row in rows if row["ID"]]  # the row of units has no ID
+    calls, kernels = [], []
+    for row in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
+        if not row["ID"]:  # the row of units
+            continue
+        if MARK in row["Kernel Name"]:
+            calls.append(kernels)
+            kernels = []
+        else:
+            kernels.append(row)
+    return calls
+
+
+def total(
+    kernels: Sequence[Mapping[str, str]], metrics: Sequence[str]
+) -> Mapping[str, float]:
+    """Sum each metric over the kernels of a call."""
+    if not kernels:
+        raise CountersUnavailable("ncu saw no kernel in the call")
     totals = {}
     for metric in metrics:
         try:
@@ -114,23 +136,25 @@ def total(output: str, metrics: Sequence[str]) -> Mapping[str, float]:
     return totals
 
 
-def _run_one(id: str, place: int, entry: str) -> None:
-    """What runs under ncu: one call of one entry between profiler start and stop."""
+def _run(id: str, place: int, entries: Sequence[str]) -> None:
+    """What runs under ncu: a call of each entry between profiler start and stop."""
     import torch
 
     from roofline import benchmarks
 
     benchmark = next(b for b in benchmarks.load() if b.id == id)
     work = benchmark.prepare(benchmark.cases[place], "cuda")
-    call = work.run[entry]
-    call()
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStart()
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStop()
+    for entry in entries:
+        call = work.run[entry]
+        call()
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStart()
+        call()
+        torch.cuda._sleep(1)  # launches the marking kernel
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStop()
 
 
 if __name__ == "__main__":
-    _run_one(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    _run(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
