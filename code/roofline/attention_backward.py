@@ -1,5 +1,5 @@
 # Tangled from chapters/04b_attention_backward.md: edit it there, then run `make tangle`.
-# Content hash: 8afe40174c02a621
+# Content hash: 642697970df243dd
 
 """Gradients of attention, in the manner of FlashAttention-2, without atomics.
 
@@ -233,7 +233,7 @@ def _launch_delta(out, lse, do, dlse) -> tuple[torch.Tensor, torch.Tensor]:
     batch, heads, sq, dim = out.shape
     lse2, delta = torch.empty_like(lse), torch.empty_like(lse)
     block_d = max(16, triton.next_power_of_2(dim))
-    block_m = 8192 // block_d if block_d > 64 else 64
+    block_m = min(64, 4096 // block_d)
     launch(
         delta_kernel, (triton.cdiv(sq, block_m) * batch * heads,),
         out, out.stride(), do, do.stride(),
