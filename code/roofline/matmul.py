@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: d42d4571da2b538d
+# Content hash: 6d07d85b9e0cf75a
 
 """Matrix multiplication in Triton, step by step.
 
@@ -19,6 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from roofline import tile_order
 from roofline.support.device import compute_capability as _capability
+from roofline.support.device import sm_count as _sms
 from roofline.support.launch import launch
 
 
@@ -100,13 +101,6 @@ def _check(a, b, input_precision, out_dtype) -> torch.dtype:
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-
-
-@cache
-def _sms(device: torch.device) -> int:
-    if device.type == "cpu":
-        return 4
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _arithmetic(dtype: torch.dtype, capability: int) -> torch.dtype:

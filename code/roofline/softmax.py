@@ -1,5 +1,5 @@
 # Tangled from chapters/02_triton_101_softmax.md: edit it there, then run `make tangle`.
-# Content hash: 9cf700d415e3636b
+# Content hash: a150534d6d9938e1
 
 """Softmax at the speed of memory: every element read once and written once.
 
@@ -19,6 +19,7 @@ import triton.language as tl
 
 from roofline.support.arguments import check_tensor
 from roofline.support.device import compute_capability as _capability
+from roofline.support.device import sm_count
 from roofline.support.launch import launch
 
 __all__ = ["Split", "Tile", "plan", "softmax"]
@@ -371,8 +372,7 @@ def _resident(device, config):
     """How many programs run at the same time and may wait for each other."""
     if device.type == "cpu":
         return 0
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return config.per_sm * sms
+    return config.per_sm * sm_count(device)
 
 
 def _xray(cols, capability):

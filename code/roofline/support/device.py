@@ -17,3 +17,13 @@ def compute_capability(device) -> int:
 
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
+
+
+@cache
+def sm_count(device) -> int:
+    """Streaming multiprocessors of a GPU; for a CPU, 4, so that plans have a number."""
+    if device.type == "cpu":
+        return 4
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count

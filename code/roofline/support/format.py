@@ -65,12 +65,17 @@ def render(value: object, spec: str) -> str:
     """What the book prints for `value` and the FORMAT of an inline number.
 
     `spec` is a unit ('B/s', 's', 'iB'), '%', or a Python format such as '.3g' or ',d',
-    perhaps with a space and words after it ('.2f ×'). 's' is the unit, seconds.
+    perhaps with a space and words after it ('.2f ×'). 's' is the unit, seconds; 'word'
+    prints a word that was computed, such as 'met'.
     """
     head, space, words = spec.strip().partition(" ")
     if not head:
         raise ValueError("format must be a unit, % or a Python format; got nothing")
     after = space + words
+    if head == "word":
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is no word, so 'word' cannot print it")
+        return value + after
     if head == "%":
         return percent(_number(value, head)) + after
     if head in UNITS or head == "iB":

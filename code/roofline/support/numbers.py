@@ -30,6 +30,7 @@ __all__ = [
     "geomean",
     "gpu",
     "hunt",
+    "judged",
     "measured",
     "percent",
     "profiled",
@@ -38,6 +39,7 @@ __all__ = [
     "render",
     "results",
     "tensor_parallel",
+    "verdict",
     "xray_report",
 ]
 
@@ -68,8 +70,8 @@ def measured(id: str, **case: Any) -> _results.Result:
 
     Sizes may be left out as long as one result fits. With `devices=2` it is a result
     of the record of two devices together. A result that was never measured
-    is a LookupError with the command that measures it; while a page is drafted,
-    ROOFLINE_ALLOW_MISSING=1 gives a result of NaNs with `.absent` true instead.
+    is a LookupError with the command that measures it; for a benchmark that
+    data/pending.toml names, it is a result of NaNs with `.absent` true instead.
     """
     return _look_up(_results.find_result, _results.AbsentResult, id, case)
 
@@ -92,7 +94,7 @@ def results(id: str, devices: int = 1) -> list[_results.Result]:
         if not found:
             raise _results.NotMeasured(f"the record holds no {id}")
     except LookupError as error:
-        if waiting or _drafting():
+        if waiting:
             return []
         raise _with_command(error, id) from None
     for result in found:
@@ -139,9 +141,35 @@ def geomean(id: str, peer: str | None = None, entry: str | None = None) -> float
         results(id)
         return _results.geometric_mean(load_record(), id, peer, entry)
     except LookupError as error:
-        if _drafting():
-            return math.nan
         raise _with_command(error, id) from None
+
+
+def judged(id: str, kind: str | None = None, **case: Any) -> list[_results.Judgement]:
+    """The targets of benchmark `id`, with what was reached: all, or of these cases.
+
+    `kind` picks those of one kind ("limit", "peer:cublas"); targets on all cases
+    together come last, and only if no case is named.
+    """
+    found = [
+        judgement
+        for result in results(id)
+        if case.items() <= {**result.case, "dtype": result.dtype}.items()
+        for judgement in result.targets
+    ]
+    if not case:
+        found += _results.judge_overall(load_record(), id)
+    return [j for j in found if kind is None or j.kind == kind]
+
+
+def verdict(id: str, kind: str, entry: str | None = None, **case: Any) -> str:
+    """'met' or 'missed': what became of the one target of this kind, for this entry."""
+    if _note_if_pending(id):
+        return "open"
+    found = [j for j in judged(id, kind, **case) if j.target.entry == entry]
+    if len(found) != 1:
+        about = f"{id} {kind} {case}"
+        raise LookupError(f"{about} has {len(found)} targets, where one is asked for")
+    return "met" if found[0].met else "missed"
 
 
 def xray_report(name: str, target: str) -> Any:
@@ -202,7 +230,7 @@ def _look_up(find: Any, absent: Any, id: str, case: dict[str, Any]) -> Any:
     try:
         found = find(load_record(case.get("devices", 1)), id, case)
     except _results.NotMeasured as error:
-        if _note_if_pending(id) or _drafting():
+        if _note_if_pending(id):
             return absent(id, case)
         raise _with_command(error, id) from None
     note(found.source)
@@ -215,10 +243,6 @@ def _note_if_pending(id: str) -> bool:
     if reason:
         note(Source("pending", f"Not yet measured. {reason}"))
     return reason is not None
-
-
-def _drafting() -> bool:
-    return os.environ.get("ROOFLINE_ALLOW_MISSING") == "1"
 
 
 def _with_command(error: LookupError, id: str) -> LookupError:

@@ -234,7 +234,7 @@ class Result:
 
 
 class AbsentResult:
-    """Stands for a result that was not measured yet, while a page is drafted.
+    """Stands for a result that is still to be measured, as pending.toml says.
 
     Every number of it is NaN, so that nothing drawn or printed from it can be
     mistaken for a measurement.
@@ -337,7 +337,7 @@ class Counted:
 
 
 class AbsentCount(AbsentResult):
-    """Stands for counters that were not read yet, while a page is drafted."""
+    """Stands for counters that are still to be read, as pending.toml says."""
 
     tool = "not counted"
 
