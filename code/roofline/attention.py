@@ -1,5 +1,5 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: 473b39a9168a1c20
+# Content hash: 793f715759d035f5
 
 """Scaled dot-product attention, forward, in the manner of FlashAttention-2.
 
@@ -445,9 +445,9 @@ def attention(
     Raises TypeError and ValueError that name the argument. Chapter 4; FlashAttention-2.
     """
     if _recording(q, k, v):
-        from roofline.attention_backward import Attention
+        from roofline.attention_backward import recorded
 
-        out, lse = Attention.apply(q, k, v, causal, scale, config)
+        out, lse = recorded(q, k, v, causal, scale, config)
         return (out, lse) if return_lse else out
     _check(q, k, v, causal, scale, config)
     q, k, v = (x.resolve_neg() for x in (q, k, v))  # a kernel reads the memory

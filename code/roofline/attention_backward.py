@@ -1,5 +1,5 @@
 # Tangled from chapters/04b_attention_backward.md: edit it there, then run `make tangle`.
-# Content hash: 642697970df243dd
+# Content hash: 2ff8335bee57d651
 
 """Gradients of attention, in the manner of FlashAttention-2, without atomics.
 
@@ -19,7 +19,7 @@ from roofline.attention import (
     key_blocks, load_rows, my_rows, store_rows,
 )
 from roofline.support.arguments import check_tensor
-from roofline.support.launch import launch
+from roofline.support.launch import hidden_from_dynamo, launch
 
 TO_LOG2 = tl.constexpr(LOG2_E)
 
@@ -44,9 +44,9 @@ def delta_kernel(
         total -= tl.load(dlse + at, mask=inside, other=0.0)
     at = bh.to(tl.int64) * sq + rows
     l = tl.load(lse + at, mask=inside, other=0.0)
-    l = tl.where(l == -float("inf"), float("inf"), l * TO_LOG2)
-    tl.store(lse2 + at, l, mask=inside)
-    tl.store(delta + at, total, mask=inside)
+    blind = l == -float("inf")
+    tl.store(lse2 + at, tl.where(blind, float("inf"), l * TO_LOG2), mask=inside)
+    tl.store(delta + at, tl.where(blind, 0.0, total), mask=inside)
 
 
 @triton.jit
@@ -104,11 +104,9 @@ def keys_kernel(
         delta_tile = one_a_row(delta, b * heads + h, m0, sq, BLOCK_M, 0.0)
         s_t = tl.dot(k_tile, q_tile.T, input_precision="ieee")
         p_t = tl.exp2(s_t * scale - lse_tile[None, :])
-        keys, rows = n0 + tl.arange(0, BLOCK_N), m0 + tl.arange(0, BLOCK_M)
-        seen = (keys < sk)[:, None]
         if CAUSAL:
-            seen = seen & (keys[:, None] <= (rows + (sk - sq))[None, :])
-        p_t = tl.where(seen, p_t, 0.0)
+            keys, rows = n0 + tl.arange(0, BLOCK_N), m0 + tl.arange(0, BLOCK_M)
+            p_t = tl.where(keys[:, None] <= (rows + (sk - sq))[None, :], p_t, 0.0)
         dv_tile = tl.dot(p_t.to(do_tile.dtype), do_tile, dv_tile, input_precision="ieee")
         dp_t = tl.dot(v_tile, do_tile.T, input_precision="ieee")
         ds_t = (p_t * (dp_t - delta_tile[None, :])).to(q_tile.dtype)
@@ -263,7 +261,7 @@ def _launch(kernel, programs, inputs, rows, outputs, scale, causal, tiles) -> No
     )
 
 
-def _check_more(q, out, lse, grad_out, grad_lse, tiles) -> None:
+def _check_more(q, out, lse, grad_out, grad_lse, tiles, wanted) -> None:
     for name, x in (("out", out), ("grad_out", grad_out)):
         check_tensor(name, x, (q.dtype,))
         if x.shape != q.shape or x.device != q.device:
@@ -280,6 +278,8 @@ def _check_more(q, out, lse, grad_out, grad_lse, tiles) -> None:
                 f"{name} must have shape {tuple(q.shape[:3])} on {q.device}, "
                 f"got {tuple(x.shape)} on {x.device}"
             )
+    if not isinstance(wanted, tuple) or [type(w) for w in wanted] != [bool] * 3:
+        raise TypeError(f"wanted must be three bools, got {wanted!r}")
     pair = isinstance(tiles, tuple) and [type(t) for t in tiles] == [Tiles, Tiles]
     if not (tiles is None or pair):
         raise TypeError(f"tiles must be two Tiles or None, got {tiles!r}")
@@ -314,13 +314,15 @@ def attention_backward(
     Chapter 4, the backward pass; FlashAttention-2, section 3.1.2.
     """
     _check(q, k, v, causal, scale, None)
-    _check_more(q, out, lse, grad_out, grad_lse, tiles)
+    _check_more(q, out, lse, grad_out, grad_lse, tiles, wanted)
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
     capability = _capability(q.device)
     tensors = [x.resolve_neg() for x in (q, k, v, grad_out, out)]
     if capability == 0 or (q.dtype == torch.bfloat16 and capability < 80):
         tensors = [x.float() for x in tensors]
     *inputs, out = [x if _near(x) else x.contiguous() for x in tensors]
+    if not _describable(inputs[3]):  # a sum sends one number, expanded
+        inputs[3] = inputs[3].contiguous()
     grads = [
         x.new_empty(x.shape, dtype=inputs[0].dtype) if asked else None
         for x, asked in zip((q, k, v), wanted)
@@ -386,6 +388,11 @@ class Attention(torch.autograd.Function):
             wanted=tuple(ctx.needs_input_grad[:3]), **ctx.options,
         )
         return *grads, None, None, None
+
+
+def recorded(q, k, v, causal, scale, config):
+    """`Attention.apply`; torch.compile leaves it whole and compiles what is around."""
+    return hidden_from_dynamo(Attention.apply)(q, k, v, causal, scale, config)
 
 
 def _xray(kernel, which: int):

@@ -18,7 +18,7 @@ import types
 import warnings
 import weakref
 
-__all__ = ["launch"]
+__all__ = ["hidden_from_dynamo", "launch"]
 
 # Options of a launch that are not parameters of the kernel: they shape machine code,
 # of which the interpreter makes none.
@@ -46,11 +46,11 @@ def launch(kernel, grid, *args, **meta):
     Raises ValueError if the tensors are not all on one device, or on one of a kind
     that no kernel can run on; TypeError for an argument the kernel does not have.
     """
-    return _hidden_from_dynamo(_launch)(kernel, grid, args, meta)
+    return hidden_from_dynamo(_launch)(kernel, grid, args, meta)
 
 
-def _hidden_from_dynamo(function):
-    """torch.compile must call a launch as it is, not trace into it.
+def hidden_from_dynamo(function):
+    """torch.compile must call a launch, or what launches, as it is, not trace into it.
 
     It cannot trace the interpreter, and on a GPU it drops launch options that it does
     not know, launch_cooperative_grid among them: programs that wait for each other
