@@ -55,20 +55,21 @@ CODE_IN_HTML = re.compile(r"^[ \t]*(?:```|~~~|:::)|<(?:pre|code)\b", re.IGNORECA
 MYST_SETTINGS = frozenset({"html_meta"})
 
 
-def read(file: Path, config: Config, source: str | None = None) -> Page:
+def read(file: Path, config: Config, source: str | bytes | None = None) -> Page:
     """Read a page. What is wrong with it is in `.problems`; this does not raise for it."""
     path = shown(file, config.base)
     problems: list[Problem] = []
-    if source is None:
-        try:
-            source = file.read_text("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = file.read_bytes()[: error.start].count(b"\n") + 1
-            problems.append(Problem(path, line, f"not UTF-8: {error.reason}"))
-            return Page(file, path, "", {}, (), (), tuple(problems))
-        except OSError as error:
-            problems.append(Problem(path, 1, f"cannot be read: {error.strerror}"))
-            return Page(file, path, "", {}, (), (), tuple(problems))
+    try:
+        source = file.read_bytes() if source is None else source
+        if isinstance(source, bytes):
+            source = source.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = len(re.findall(rb"\r\n|\n|\r", error.object[: error.start])) + 1
+        problems.append(Problem(path, line, f"not UTF-8: {error.reason}"))
+        return Page(file, path, "", {}, (), (), tuple(problems))
+    except OSError as error:
+        problems.append(Problem(path, 1, f"cannot be read: {error.strerror}"))
+        return Page(file, path, "", {}, (), (), tuple(problems))
     # Markdown has one kind of line end; a file that is read in text mode has it already.
     source = source.replace("\r\n", "\n").replace("\r", "\n")
     reading = _Reading(path, source, config, problems)
