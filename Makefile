@@ -9,7 +9,7 @@ PAGES := $(if $(CHAPTER),$(wildcard chapters/$(CHAPTER)*.md chapters/*/$(CHAPTER
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help html pdf live tangle check-tangle doctest test report measure clean
+.PHONY: help html pdf live tangle check-tangle doctest test test-all report measure clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -45,6 +45,10 @@ test: .venv/test check-tangle html ## check-tangle, the book woven strictly, doc
 	@if command -v lualatex >/dev/null && command -v latexmk >/dev/null; then $(MAKE) pdf; \
 	  else echo "no LuaLaTeX here: the tests of the PDF will be skipped"; fi
 	$(PYTEST) chapters glossary tests
+
+test-all: .venv/test ## test with nothing bounded: long fuzz, whole benchmarks, two builds compared, every planted fault (hours)
+	BOOK_WHOLE=1 $(MAKE) test
+	$(BIN)/python tests/mutation/run.py --report
 
 report: .venv/test ## doctest, and keep what each block did for the pages to show (REPORT=h200)
 	$(PYTEST) $(PAGES) --literate-report chapters/_reports/$(REPORT).json
