@@ -1,5 +1,5 @@
 # Tangled from chapters/04b_attention_backward.md: edit it there, then run `make tangle`.
-# Content hash: 1e1ae597438db057
+# Content hash: 6682a7bec4c2941f
 
 """Attention, backward: two lengths, two head dimensions, both masks."""
 
@@ -18,27 +18,50 @@ BACKENDS = {
 }
 
 
-def _cases() -> list[Case]:
-    """16,384 tokens of width 2048 in all, cut into sequences of one length."""
-    cases = []
-    for head_dim in (128, 64):
-        for length in (4096, 16384):
-            for causal in (False, True):
-                sizes = dict(
-                    batch=16384 // length, heads=2048 // head_dim, sq=length, sk=length,
-                    head_dim=head_dim, causal=causal,
-                )
-                cpu = dict(batch=1, heads=2, sq=48, sk=48)
-                cases.append(Case(sizes, targets=TARGETS, cpu=cpu))
-    return cases
+def _case(length, heads, kv_heads, head_dim, causal) -> Case:
+    """16,384 tokens in all, cut into sequences of one length."""
+    sizes = dict(
+        batch=16384 // length, heads=heads, kv_heads=kv_heads, sq=length, sk=length,
+        head_dim=head_dim, causal=causal,
+    )
+    cpu = dict(batch=1, heads=4, kv_heads=2, sq=48, sk=48)
+    return Case(sizes, targets=TARGETS, cpu=cpu)
+
+
+CASES = [
+    _case(length, 2048 // head_dim, 2048 // head_dim, head_dim, causal)
+    for head_dim in (64, 128)
+    for length in (4096, 16384)
+    for causal in (False, True)
+] + [_case(4096, 32, 8, 128, True)]
+
+
+def exact(q, k, v, do, causal: bool, rows: int = 1024):
+    """The gradients of one key head in float64; q and do hold the heads of its group."""
+    tau = k.shape[1] ** -0.5
+    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+    for h in range(len(q)):
+        for at in range(0, q.shape[1], rows):
+            part = slice(at, at + rows)
+            s = tau * q[h, part] @ k.T
+            if causal:
+                hidden = torch.ones_like(s, dtype=torch.bool).triu(at + 1)
+                s = s.masked_fill(hidden, -torch.inf)
+            p = torch.softmax(s, 1)
+            dp = do[h, part] @ v.T
+            ds = tau * p * (dp - (p * dp).sum(1, keepdim=True))
+            dq[h, part] = ds @ k
+            dk += ds.T @ q[h, part]
+            dv += p.T @ do[h, part]
+    return dq, dk, dv
 
 
 def prepare(case: Case, device: str) -> Work:
-    batch, heads, length = case["batch"], case["heads"], case["sq"]
-    dim, causal = case["head_dim"], case["causal"]
+    batch, heads, kv_heads = case["batch"], case["heads"], case["kv_heads"]
+    length, dim, causal = case["sq"], case["head_dim"], case["causal"]
     q, k, v, do = (
-        torch.randn(batch, heads, length, dim, device=device).to(case.torch_dtype)
-        for _ in range(4)
+        torch.randn(batch, n, length, dim, device=device).to(case.torch_dtype)
+        for n in (heads, kv_heads, kv_heads, heads)
     )
     inputs = [x.requires_grad_() for x in (q, k, v)]
 
@@ -51,37 +74,23 @@ def prepare(case: Case, device: str) -> Work:
         if device == "cpu" and name == "cudnn":
             missing[name] = "needs a GPU"
             continue
+        options = dict(is_causal=causal, enable_gqa=heads != kv_heads)
         with sdpa_kernel(backend):
-            out = scaled_dot_product_attention(*inputs, is_causal=causal)
-        run[name] = backward_of(out)
+            run[name] = backward_of(scaled_dot_product_attention(*inputs, **options))
 
-    # One head in float64: on the last positions where all others can be left out.
-    last = [x[-1:, -1:].detach().double().requires_grad_() for x in (q, k, v)]
-    small = 1024
-    want = None
-    if length <= small or not causal:
-        rows = slice(-small, None)  # dq of the last rows needs no other row
-        s = last[0][:, :, rows] @ last[1].mT * dim**-0.5
-        if causal:
-            s = s.masked_fill(~torch.ones_like(s, dtype=torch.bool).tril(), -torch.inf)
-        o = torch.softmax(s, -1) @ last[2]
-        (want,) = torch.autograd.grad(o, last[0], do[-1:, -1:, rows].double())
-        want = want[:, :, rows]
-    else:
-        rows = slice(0, small)  # the first rows see the first keys only
-        s = last[0][:, :, rows] @ last[1][:, :, rows].mT * dim**-0.5
-        s = s.masked_fill(~torch.ones_like(s, dtype=torch.bool).tril(), -torch.inf)
-        o = torch.softmax(s, -1) @ last[2][:, :, rows]
-        (want,) = torch.autograd.grad(o, last[0], do[-1:, -1:, rows].double())
-        want = want[:, :, rows]
+    group = slice(-(heads // kv_heads), None)
+    last = q[-1, group], k[-1, -1], v[-1, -1], do[-1, group]
+    want = exact(*(x.detach().double() for x in last), causal)
 
     def check(name, grads):
-        got = grads[0][-1:, -1:, rows].double()
-        error = ((got - want).norm() / want.norm()).item()
-        assert error < 2e-2, f"{name}: dq is off by {error:.2g} of its norm"
+        mine = grads[0][-1, group], grads[1][-1, -1], grads[2][-1, -1]
+        for which, got, right in zip(("dq", "dk", "dv"), mine, want):
+            error = ((got - right).norm() / right.norm()).item()
+            assert error < 2e-2, f"{name}: {which} is off by {error:.2g} of its norm"
 
     forward = attention_count(
-        batch, heads, length, length, dim, causal=causal, itemsize=q.itemsize
+        batch, heads, length, length, dim,
+        kv_heads=kv_heads, causal=causal, itemsize=q.itemsize,
     )
     return Work(  # five products for two; eight tensors for four
         bytes=2 * forward.bytes, flops=5 * forward.flops // 2,
@@ -92,7 +101,7 @@ def prepare(case: Case, device: str) -> Work:
 BENCHMARKS = [
     Benchmark(
         "attention-backward",
-        cases=_cases(),
+        cases=CASES,
         prepare=prepare,
         quantity="flops",
         limit="matmul-{dtype}",
