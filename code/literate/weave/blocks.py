@@ -13,6 +13,7 @@ from sphinx.directives.code import CodeBlock
 from .. import options as block_options
 from ..book import REFERENCE, Book, references
 from ..records import Block
+from . import reference
 from .figures import figure_nodes
 from .files import file_link
 from .status import status_nodes
@@ -187,6 +188,7 @@ def _skip(translator, node) -> None:
 
 def setup(app) -> None:
     app.add_directive("code-block", BookCodeBlock, override=True)
+    reference.setup(app)
     app.add_node(
         literal_with_references,
         html=(_visit_html, _nothing),
