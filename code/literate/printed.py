@@ -24,6 +24,8 @@ from .config import Config
 from .errors import BookError, Problem, shown
 from .expressions import evaluate
 from .records import Page
+from .writing import alone
+from .writing import write as replace
 
 
 def record(config: Config) -> Path | None:
@@ -77,17 +79,13 @@ def _problem(page: Page, index: int, old: str | None, new: str | None) -> Proble
 def write(book: Book, pages: Iterable[Page]) -> list[Problem]:
     """Agree to what these pages print now; returns what is new."""
     file = record(book.config)
-    before = dict(agreed(book.config))
-    found: list[Problem] = []
-    after = {p.path: before[p.path] for p in book.pages if p.path in before}
-    for page in pages:
-        now = printed(page, book.config)
-        found += changed(page, before.get(page.path, []), now)
-        after.pop(page.path, None)
-        if now:
-            after[page.path] = now
-    text = json.dumps(dict(sorted(after.items())), indent=1, ensure_ascii=False) + "\n"
-    if not file.is_file() or file.read_text("utf-8") != text:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, "utf-8")
-    return found
+    now = {page.path: printed(page, book.config) for page in pages}
+    with alone(file.parent):  # somebody else may be agreeing to another page
+        before = dict(agreed(book.config))
+        after = {p.path: before[p.path] for p in book.pages if p.path in before} | now
+        kept = {path: texts for path, texts in sorted(after.items()) if texts}
+        text = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+        if not file.is_file() or file.read_text("utf-8") != text:
+            replace(file, text)
+    at = {page.path: page for page in book.pages}
+    return [p for path in now for p in changed(at[path], before.get(path, []), now[path])]

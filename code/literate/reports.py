@@ -23,6 +23,8 @@ from .book import Book, references
 from .conditions import found_here
 from .config import Config
 from .records import Block
+from .writing import alone
+from .writing import write as replace
 
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 
@@ -67,6 +69,11 @@ def read(path: Path) -> dict:
 
 def write(path: Path, book: Book, outcomes: Mapping[str, dict], date: str) -> None:
     """Bring the report in this file up to date with these outcomes."""
+    with alone(path.parent):
+        _write(path, book, outcomes, date)
+
+
+def _write(path: Path, book: Book, outcomes: Mapping[str, dict], date: str) -> None:
     report = read(path)
     run = {"date": date, **machine(book.config)}
     runs = [r for r in report["runs"] if r != run] + [run]
@@ -80,8 +87,7 @@ def write(path: Path, book: Book, outcomes: Mapping[str, dict], date: str) -> No
     for entry in blocks.values():
         entry["run"] = used.index(entry["run"])
     text = json.dumps({"runs": [runs[i] for i in used], "blocks": blocks}, indent=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", "utf-8")
+    replace(path, text + "\n")
 
 
 def machine(config: Config) -> dict:

@@ -6,21 +6,13 @@ import contextlib
 import difflib
 import importlib.util
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    from fcntl import LOCK_EX, flock
-except ImportError:  # Windows: two tangles at once are then each other's business
-    flock = None
-
 from .book import DIGEST, MARK, Book, TangledFile, place, untouched
 from .errors import BookError, Problem, shown
-
-#: How a file is called until it is whole; only a tangle that was killed leaves one behind.
-UNFINISHED = ".tangling-"
+from .writing import UNFINISHED, alone, write
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,10 @@ def check(book: Book) -> list[Change]:
 
 def tangle(book: Book, force: bool = False) -> list[Change]:
     """Write what changed, and return it. Nothing is written if any file would be lost."""
-    with _alone(book.config.code_root):
+    with alone(book.config.code_root):
+        # Nobody else is writing now: what is unfinished here was left behind by a kill.
+        for path in book.config.code_root.rglob(f"{UNFINISHED}*"):
+            path.unlink(missing_ok=True)
         found = check(book)
         edited = [change for change in found if change.edited]
         if edited and not force:
@@ -126,23 +121,6 @@ def tangle(book: Book, force: bool = False) -> list[Change]:
                 else:
                     write(change.path, change.new)
     return found
-
-
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """One tangle at a time, so that what a killed one left behind can be cleared away."""
-    root.mkdir(parents=True, exist_ok=True)
-    if flock is None:
-        yield
-        return
-    handle = os.open(root, os.O_RDONLY)
-    try:
-        flock(handle, LOCK_EX)  # let go of when the folder is closed, or its holder dies
-        for path in root.rglob(f"{UNFINISHED}*"):
-            path.unlink(missing_ok=True)
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -193,20 +171,3 @@ def _text(path: Path) -> str | None:
         return path.read_bytes().decode("utf-8", "replace")
     except FileNotFoundError:
         return None
-
-
-def write(path: Path, text: str) -> None:
-    """Replace a file in one step: a crash leaves the old one or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
