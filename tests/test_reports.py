@@ -8,6 +8,8 @@ import pytest
 from bs4 import BeautifulSoup
 from conftest import ROOT
 
+from literate.config import load
+
 PAGE = """\
     # Page
 
