@@ -94,6 +94,7 @@ EVERY = (75, 80, 86, 89, 90, 100, 120)
 #: (None: that depends). Where compiling takes long, not all of a family are tried.
 CASES = {
     "softmax-tile": (lambda half, c: softmax_of(64, 8192, half, c), EVERY, False),
+    "softmax-wide": (lambda half, c: softmax_of(64, 16384, half, c), EVERY, False),
     "softmax-split": (lambda half, c: softmax_of(4, 65536, half, c), EVERY, False),
     "softmax-two-passes": (lambda half, c: softmax_of(4, 2**20, half, c), EVERY, False),
     "matmul": (lambda half, _: product(4096, 4096, 4096, half), EVERY, True),
@@ -112,7 +113,8 @@ CASES = {
     "matmul-pipelined": (
         lambda half, _: product(512, 512, 512, half, "matmul_pipelined"), EVERY, True
     ),
-    "attention-64": (lambda half, _: heads(512, 64, half), (80, 90, 120), True),
+    "attention-64": (lambda half, _: heads(512, 64, half, causal=True), EVERY, True),
+    "attention-16": (lambda half, _: heads(512, 16, half), (90,), True),
     "attention-128": (lambda half, _: heads(512, 128, half, causal=True), EVERY, True),
     "attention-256": (lambda half, _: heads(512, 256, half, causal=True), (80, 90), True),
     "attention-fp32": (lambda *_: heads(512, 64, FP32), (80,), False),

@@ -1,5 +1,5 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: 793f715759d035f5
+# Content hash: 28133b0e6d6cc68d
 
 """Scaled dot-product attention, forward, in the manner of FlashAttention-2.
 
@@ -265,9 +265,49 @@ def overlapped_kernel(
         store_lse(m, l, lse, b, h, heads, rows, sq)
 
 
+@triton.jit
+def folded_kernel(
+    q, k, v, o, lse, scale, heads, group, sq, sk,
+    CAUSAL: tl.constexpr, LSE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    b, h, m0, rows, last = my_rows(heads, sq, sk, CAUSAL, BLOCK_M)
+    whole, end = key_blocks(m0, sq, sk, CAUSAL, BLOCK_M, BLOCK_N)
+    nowhere = tl.cdiv(sk, BLOCK_N)
+    hk = h // group
+    q_tile = fetch(q, b, h, m0, BLOCK_M, BLOCK_D)
+    m = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    alpha = tl.full([BLOCK_M], 1.0, tl.float32)
+    o_tile = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    bits = pack(tl.zeros([BLOCK_M, BLOCK_N], tl.float32), q_tile.dtype)
+    for n in range(0, end + 1):
+        k_tile = fetch(k, b, hk, n * BLOCK_N, BLOCK_N, BLOCK_D)
+        s = tl.dot(q_tile, k_tile.T)
+        if n >= whole:
+            s = hide(s, n, last, BLOCK_N)
+        o_tile = o_tile * alpha[:, None]
+        before = tl.where(n > 0, n - 1, nowhere)
+        v_tile = fetch(v, b, hk, before * BLOCK_N, BLOCK_N, BLOCK_D)
+        o_tile = weighted_sum(bits, v_tile, o_tile)
+        p, m, l, alpha = online_softmax(s, m, l, scale)
+        bits = pack(p, q_tile.dtype)
+    y = divide(o_tile, l, q_tile.dtype)
+    o.store([b, h, m0, 0], y.reshape(1, 1, BLOCK_M, BLOCK_D))
+    if LSE:
+        store_lse(m, l, lse, b, h, heads, rows, sq)
+
+
+KERNELS = {
+    "one-loop": one_loop_kernel, "two-loops": two_loops_kernel,
+    "overlapped": overlapped_kernel, "folded": folded_kernel,
+}
+DESCRIBED = ("overlapped", "folded")  # their tiles are brought by the copy engine
+
+
 @dataclass(frozen=True)
 class Config:
-    """A kernel ("one-loop", "two-loops" or "overlapped") and the shape of its tiles."""
+    """A kernel, by its name in `KERNELS`, and the shape of its tiles."""
 
     kernel: str
     block_m: int
@@ -276,15 +316,14 @@ class Config:
     stages: int
 
     def __post_init__(self) -> None:
-        if self.kernel not in ("one-loop", "two-loops", "overlapped"):
-            raise ValueError(
-                "kernel must be 'one-loop', 'two-loops' or 'overlapped', "
-                f"got {self.kernel!r}"
-            )
+        if self.kernel not in KERNELS:
+            names = ", ".join(KERNELS)
+            raise ValueError(f"kernel must be one of {names}; got {self.kernel!r}")
 
 
 Loops = partial(Config, "two-loops")
 Overlapped = partial(Config, "overlapped")
+Folded = partial(Config, "folded")
 
 # By compute capability, from this one up to the next (0 is the interpreter), and by
 # the widest padded head dimension.
@@ -302,7 +341,7 @@ FP32_LOOPS = {
 }
 OVERLAPPED = {
     90: {
-        64: Overlapped(64, 128, 4, 3),
+        64: Folded(64, 128, 4, 2),
         128: Overlapped(64, 64, 4, 3),
         256: Overlapped(64, 64, 4, 2),
     },
@@ -359,12 +398,12 @@ def _run(q, k, v, o, lse, scale, causal: bool, config: Config) -> None:
         num_warps=config.warps, num_stages=config.stages,
     )
     lse = o if lse is None else lse  # never touched
-    if config.kernel == "overlapped":
+    kernel = KERNELS[config.kernel]
+    if config.kernel in DESCRIBED:
         rows = (config.block_m, config.block_n, config.block_n, config.block_m)
         tiles = [_descriptor(x, r, block_d) for x, r in zip((q, k, v, o), rows)]
-        launch(overlapped_kernel, grid, *tiles, lse, *sizes, **options)
+        launch(kernel, grid, *tiles, lse, *sizes, **options)
     else:
-        kernel = one_loop_kernel if config.kernel == "one-loop" else two_loops_kernel
         tensors = [item for x in (q, k, v, o) for item in (x, x.stride())]
         launch(kernel, grid, *tensors, lse, *sizes, HEAD=dim, **options)
 
@@ -476,10 +515,10 @@ def _attend(q, k, v, out, lse, scale, causal, config, capability, single) -> Non
     tma = small and all(map(_describable, (q, k, v, o)))
     block_d = max(16, triton.next_power_of_2(q.shape[3]))
     config = config or config_for(block_d, q.element_size(), capability, tma)
-    if config.kernel == "overlapped" and not tma:
+    if config.kernel in DESCRIBED and not tma:
         raise ValueError(
-            "config must not be 'overlapped' unless q, k and v are fp16 or bf16 and "
-            f"aligned to 16 bytes; got {q.dtype} and strides {q.stride()}, "
+            f"config must not be {config.kernel!r} unless q, k and v are fp16 or bf16 "
+            f"and aligned to 16 bytes; got {q.dtype} and strides {q.stride()}, "
             f"{k.stride()}, {v.stride()}"
         )
     _run(q, k, v, o, lse, scale, causal, config)
@@ -487,31 +526,31 @@ def _attend(q, k, v, out, lse, scale, causal, config, capability, single) -> Non
         out.copy_(o)
 
 
-def _xray_attention(capability: int) -> dict:
-    """The default configuration, causal, at head dimension 128."""
+def _xray_attention(capability: int, dim: int = 128) -> dict:
+    """The default configuration, causal, at a head dimension."""
     dtype = "fp16" if capability < 80 else "bf16"
-    config = config_for(128, 2, capability, capability >= 90)
+    config = config_for(dim, 2, capability, capability >= 90)
     constexprs = dict(
         CAUSAL=True, LSE=False,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=128,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=dim,
     )
     args = dict(lse="*fp32:16", scale="fp32")
     args |= dict.fromkeys(("heads", "group", "sq", "sk"), "i32")
-    overlapped = config.kernel == "overlapped"
+    described = config.kernel in DESCRIBED
     for name in "qkvo":
         rows = config.block_m if name in "qo" else config.block_n
-        if overlapped:
-            args[name] = f"tensordesc<{dtype}[1, 1, {rows}, 128]>"
+        if described:
+            args[name] = f"tensordesc<{dtype}[1, 1, {rows}, {dim}]>"
         else:
             args[name] = f"*{dtype}:16"
-            constexprs[f"{name}_strides"] = (16 * 4096 * 128, 4096 * 128, 128, 1)
-    if not overlapped:
-        constexprs["HEAD"] = 128
+            constexprs[f"{name}_strides"] = (16 * 4096 * dim, 4096 * dim, dim, 1)
+    if not described:
+        constexprs["HEAD"] = dim
     return dict(
-        kernel=overlapped_kernel if overlapped else two_loops_kernel,
+        kernel=KERNELS[config.kernel],
         args=args, constexprs=constexprs,
         num_warps=config.warps, num_stages=config.stages,
     )
 
 
-XRAY = {"attention": _xray_attention}
+XRAY = {"attention": _xray_attention, "attention-64": partial(_xray_attention, dim=64)}

@@ -1,5 +1,5 @@
 # Tangled from chapters/02_triton_101_softmax.md: edit it there, then run `make tangle`.
-# Content hash: a150534d6d9938e1
+# Content hash: e8671666c5639589
 
 """Softmax at the speed of memory: every element read once and written once.
 
@@ -174,10 +174,14 @@ def split_kernel(
 
 @dataclass(frozen=True)
 class Tile:
-    """Whole rows: how many of them, and how many warps, a program has."""
+    """Whole rows: how many of them, and how many warps, a program has.
+
+    With `registers` a thread gets so many at most, so that more programs fit an SM.
+    """
 
     rows: int
     warps: int
+    registers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ TILES = {
     2048: Tile(1, 4),
     4096: Tile(1, 8),
     8192: Tile(1, 8),
-    16384: Tile(1, 8),
+    16384: Tile(1, 8, registers=80),
 }
 
 
@@ -234,6 +238,8 @@ def plan(cols, dtype, device, across=False, capability=90):
     if block < 256:
         return Tile(1024 // block, 1)
     tile = TILES[block]
+    if dtype.itemsize == 2:
+        return tile
     return Tile(tile.rows, tile.warps * max(1, dtype.itemsize // 4))
 
 
@@ -339,7 +345,7 @@ def _fill_tiles(out, x, outer, inner, config):
         softmax_tile_kernel, (outers * tiles,), out, x, tiles, inners, x.shape[-1],
         x_outer, x_inner, x.stride(-1), out_outer, out_inner, out.stride(-1),
         ROWS=config.rows, BLOCK=triton.next_power_of_2(x.shape[-1]),
-        num_warps=config.warps,
+        num_warps=config.warps, maxnreg=config.registers,
     )
 
 
@@ -380,7 +386,7 @@ def _xray(cols, capability):
     dtype = torch.float16 if capability < 80 else torch.bfloat16
     config = plan(cols, dtype, "cuda", capability=capability)
     if isinstance(config, Tile):
-        kernel, options = softmax_tile_kernel, {}
+        kernel, options = softmax_tile_kernel, dict(maxnreg=config.registers)
         constexprs = dict(ROWS=config.rows, BLOCK=triton.next_power_of_2(cols))
     else:
         kernel, options = split_kernel, dict(maxnreg=config.registers)

@@ -123,6 +123,8 @@ CONFIGS = [
     Config("two-loops", 64, 16, 4, 2),
     Config("overlapped", 64, 32, 4, 2),
     Config("overlapped", 64, 128, 4, 2),
+    Config("folded", 64, 128, 4, 2),
+    Config("folded", 64, 32, 4, 3),
 ]
 
 
@@ -133,7 +135,7 @@ CONFIGS = [
 @examples(cpu=3, cuda=6)
 @given(data=st.data())
 def test_every_config(device, config, data):
-    if device == "cuda" and config.kernel == "overlapped":
+    if device == "cuda" and config.kernel in ("overlapped", "folded"):
         if torch.cuda.get_device_capability() < (9, 0):
             pytest.skip("the copy engine needs a GPU of capability 9.0")
     longest = 130 if device == "cpu" else 400
@@ -321,7 +323,8 @@ def test_refuses_scales_that_fp32_does_not_have(scale):
 
 
 def test_refuses_configs():
-    with refuses(ValueError, "kernel", "flash", "one-loop", "two-loops", "overlapped"):
+    known = ("one-loop", "two-loops", "overlapped", "folded")
+    with refuses(ValueError, "kernel", "flash", *known):
         Config("flash", 64, 64, 4, 1)
     with refuses(TypeError, "config", "Config"):
         attention(**arguments(), config="overlapped")
