@@ -452,7 +452,12 @@ class TestCounters:
         (command,) = asked.read_text().splitlines()
         assert "--clock-control none" in command
         assert "--metrics dram__bytes_read.sum,dram__bytes_write.sum " in command
-        assert command.endswith("-m roofline.support.counters fake 1 roofline torch")
+        asked = '-m roofline.support.counters [["fake", 1, ["roofline", "torch"]]]'
+        assert command.endswith(asked)
+        _, both = counters.count_all(
+            [(self.fake, self.fake.cases[1], [name]) for name in ("roofline", "torch")]
+        )
+        assert both == [{name: counts[name]} for name in counts]
 
     @pytest.mark.parametrize(
         ("output", "status", "reason"),
@@ -508,11 +513,11 @@ class TestCounters:
         )
         asked = []
 
-        def count(benchmark, case, entries):
-            asked.append((str(case), list(entries)))
-            return "ncu 1", {entry: {"dram_bytes": 1.0} for entry in entries}
+        def count_all(jobs):
+            asked.extend((str(case), list(entries)) for _, case, entries in jobs)
+            return "ncu 1", [{e: {"dram_bytes": 1.0} for e in job[2]} for job in jobs]
 
-        monkeypatch.setattr(counters, "count", count)
+        monkeypatch.setattr(counters, "count_all", count_all)
         record = measure(self.fake).record
         assert asked == [("n=10 bf16", ["roofline", "torch"])]
         assert len(record.measurements) == 2
@@ -528,7 +533,7 @@ class TestCounters:
         def refuse(*arguments):
             raise counters.CountersUnavailable("no ncu")
 
-        monkeypatch.setattr(counters, "count", refuse)
+        monkeypatch.setattr(counters, "count_all", refuse)
         outcome = measure(self.fake)
         assert outcome.record.counts == ()
         assert [(f.ours, f.reason) for f in outcome.failures] == [

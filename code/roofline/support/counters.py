@@ -1,8 +1,7 @@
 """Hardware counters, read by Nsight Compute (ncu) around one call.
 
-The entries of a case run in one process, under ncu: prepared, then each called twice,
-so that everything is compiled, and once more between the start and the stop of the
-profiler. The counters of all kernels of that call are summed. Clocks and caches are
+All entries run in one process, under ncu: each is called twice, so that everything is
+compiled, and once more between the start and the stop of the profiler. The counters of all kernels of that call are summed. Clocks and caches are
 left alone: what one kernel leaves in the L2 the next may use, as in real life.
 """
 
@@ -10,12 +9,13 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from roofline.support.bench import Benchmark, Case
@@ -39,6 +39,10 @@ def metrics_of(expression: str) -> list[str]:
     return metrics
 
 
+#: What to count: a benchmark, one of its cases, and the names of entries.
+Job = tuple[Benchmark, Case, Sequence[str]]
+
+
 def count(
     benchmark: Benchmark, case: Case, entries: Sequence[str]
 ) -> tuple[str, dict[str, dict[str, float]]]:
@@ -46,29 +50,41 @@ def count(
 
     Raises CountersUnavailable if ncu is not there or may not read counters.
     """
+    tool, (counted,) = count_all([(benchmark, case, entries)])
+    return tool, counted
+
+
+def count_all(jobs: Sequence[Job]) -> tuple[str, list[dict[str, dict[str, float]]]]:
+    """What `count` gives, for several cases in one run of ncu: most of it is start-up."""
     ncu = shutil.which("ncu")
     if ncu is None:
         raise CountersUnavailable("ncu (Nsight Compute) is not installed")
-    sums = {name: metrics_of(text) for name, text in benchmark.counters.items()}
-    metrics = sorted({metric for parts in sums.values() for metric in parts})
-    place = list(benchmark.cases).index(case)
+    sums = [{n: metrics_of(t) for n, t in job[0].counters.items()} for job in jobs]
+    metrics = sorted({m for each in sums for parts in each.values() for m in parts})
+    asked = [
+        (benchmark.id, list(benchmark.cases).index(case), list(entries))
+        for benchmark, case, entries in jobs
+    ]
     command = [
         *(ncu, "--clock-control", "none", "--cache-control", "none"),
         *("--profile-from-start", "off", "--csv", "--page", "raw"),
         *("--print-units", "base", "--metrics", ",".join(metrics)),
-        *(sys.executable, "-m", __name__, benchmark.id, str(place), *entries),
+        *(sys.executable, "-m", __name__, json.dumps(asked)),
     ]
     calls = kernels_of_calls(_output(command))
-    if len(calls) != len(entries):
-        seen = f"ncu saw {len(calls)} calls instead of {len(entries)}"
-        raise CountersUnavailable(seen)
-    counted = {}
-    for entry, kernels in zip(entries, calls, strict=True):
-        totals = total(kernels, metrics)
-        counted[entry] = {
-            name: sum(totals[metric] for metric in parts)
-            for name, parts in sums.items()
-        }
+    wanted = sum(len(entries) for _, _, entries in jobs)
+    if len(calls) != wanted:
+        raise CountersUnavailable(f"ncu saw {len(calls)} calls instead of {wanted}")
+    left = iter(calls)
+    counted = []
+    for (_, _, entries), each in zip(jobs, sums, strict=True):
+        counted.append({})
+        for entry in entries:
+            totals = total(next(left), {m for parts in each.values() for m in parts})
+            counted[-1][entry] = {
+                name: sum(totals[metric] for metric in parts)
+                for name, parts in each.items()
+            }
     return f"ncu {_version(ncu)}".strip(), counted
 
 
@@ -122,7 +138,7 @@ def kernels_of_calls(output: str) -> list[list[Mapping[str, str]]]:
 
 
 def total(
-    kernels: Sequence[Mapping[str, str]], metrics: Sequence[str]
+    kernels: Sequence[Mapping[str, str]], metrics: Iterable[str]
 ) -> Mapping[str, float]:
     """Sum each metric over the kernels of a call."""
     if not kernels:
@@ -136,25 +152,26 @@ def total(
     return totals
 
 
-def _run(id: str, place: int, entries: Sequence[str]) -> None:
+def _run(jobs: Sequence[tuple[str, int, Sequence[str]]]) -> None:
     """What runs under ncu: a call of each entry between profiler start and stop."""
     import torch
 
     from roofline import benchmarks
 
-    benchmark = next(b for b in benchmarks.load() if b.id == id)
-    work = benchmark.prepare(benchmark.cases[place], "cuda")
-    for entry in entries:
-        call = work.run[entry]
-        call()
-        call()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStart()
-        call()
-        torch.cuda._sleep(1)  # launches the marking kernel
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStop()
+    known = {benchmark.id: benchmark for benchmark in benchmarks.load()}
+    for id, place, entries in jobs:
+        work = known[id].prepare(known[id].cases[place], "cuda")
+        for entry in entries:
+            call = work.run[entry]
+            call()
+            call()
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaProfilerStart()
+            call()
+            torch.cuda._sleep(1)  # launches the marking kernel
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaProfilerStop()
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    _run(json.loads(sys.argv[1]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from roofline.support import counters
-from roofline.support.bench import Benchmark, Case, PeerUnavailable, Work
+from roofline.support.bench import Benchmark, Case, PeerUnavailable, Work, describe
 from roofline.support.environment import device_here, versions
 from roofline.support.record import Count, Measurement, Record, Run, Timing
 from roofline.support.results import best_value
@@ -92,7 +92,8 @@ def measure(
     """Measure, and give the outcome so far after each benchmark.
 
     On a CPU every case runs at its small sizes, as it does with `quick`. The outcome
-    is one object that grows; what it holds is complete for the benchmarks it names.
+    is one object that grows; what it holds is complete for the benchmarks it names,
+    but for the hardware counters, which are read all together at the end.
     """
     kind, device, driver = device_here()
     quick = quick or kind == "cpu"
@@ -112,9 +113,10 @@ def measure(
     outcome = Outcome(Record(device, {run.id: run}))
     ceilings: dict[str, Measurement] = {}
     finished: list[str] = []
+    to_count: list[tuple[Benchmark, Case, Measurement]] = []
     done = 0
     for benchmark in planned:
-        measurements, counts = [], []
+        measurements = []
         for case in cases[benchmark.id]:
             watch(Step(done, total, benchmark.id, case))
             done += 1
@@ -130,17 +132,12 @@ def measure(
             if measurement.limit is not None and measurement.limit not in ceilings:
                 measurement = replace(measurement, limit=None)
             measurements.append(measurement)
-            if count and case.count and kind == "cuda":
-                try:
-                    counts.append(_count(benchmark, case, measurement))
-                except counters.CountersUnavailable as reason:
-                    text = f"not counted: {reason}"
-                    failure = Failure(benchmark.id, case, text, ours=False)
-                    outcome.failures.append(failure)
         if measurements:
             ceilings[benchmark.id] = max(measurements, key=best_value)
         finished.append(benchmark.id)
         asked = not only or benchmark.id in only
+        if asked and count and kind == "cuda":
+            to_count += _counted_cases(benchmark, cases[benchmark.id], measurements)
         before = outcome.record
         limits = {m.limit for m in (*before.measurements, *measurements)}
         all_done = not only and len(finished) == len(planned)
@@ -155,7 +152,6 @@ def measure(
             before,
             runs={run.id: run},
             measurements=before.measurements + (tuple(measurements) if asked else ()),
-            counts=before.counts + (tuple(counts) if asked else ()),
             overall={
                 **before.overall,
                 **(
@@ -165,6 +161,9 @@ def measure(
                 ),
             },
         )
+        yield outcome
+    if to_count:
+        _count(outcome, to_count)
         yield outcome
 
 
@@ -274,20 +273,49 @@ def _time(
     return {}
 
 
-def _count(benchmark: Benchmark, case: Case, measurement: Measurement) -> Count:
-    names = list(measurement.timings)
-    if isinstance(case.count, tuple):
-        names = [measurement.ours, *(n for n in case.count if n != measurement.ours)]
-    tool, entries = counters.count(benchmark, case, names)
-    return Count(
-        id=benchmark.id,
-        case=measurement.case,
-        dtype=case.dtype,
-        run=measurement.run,
-        tool=tool,
-        ours=measurement.ours,
-        entries=entries,
+def _counted_cases(
+    benchmark: Benchmark, cases: Sequence[Case], measurements: Sequence[Measurement]
+) -> list[tuple[Benchmark, Case, Measurement]]:
+    """The cases to read counters for that have been measured."""
+    by_case = {(describe(m.case, m.dtype)): m for m in measurements}
+    return [
+        (benchmark, case, by_case[str(case)])
+        for case in cases
+        if case.count and str(case) in by_case
+    ]
+
+
+def _count(
+    outcome: Outcome, to_count: Sequence[tuple[Benchmark, Case, Measurement]]
+) -> None:
+    """Read the counters of all cases, and put them into the outcome's record."""
+    jobs = []
+    for benchmark, case, measurement in to_count:
+        names = list(measurement.timings)
+        if isinstance(case.count, tuple):
+            ours = measurement.ours
+            names = [ours, *(n for n in case.count if n != ours)]
+        jobs.append((benchmark, case, names))
+    try:
+        tool, counted = counters.count_all(jobs)
+    except counters.CountersUnavailable as reason:
+        for benchmark, case, _ in to_count:
+            text = f"not counted: {reason}"
+            outcome.failures.append(Failure(benchmark.id, case, text, ours=False))
+        return
+    counts = tuple(
+        Count(
+            id=benchmark.id,
+            case=measurement.case,
+            dtype=case.dtype,
+            run=measurement.run,
+            tool=tool,
+            ours=measurement.ours,
+            entries=entries,
+        )
+        for (benchmark, case, measurement), entries in zip(to_count, counted, strict=True)
     )
+    outcome.record = replace(outcome.record, counts=counts)
 
 
 def reason_of(error: BaseException) -> str:
