@@ -1,5 +1,5 @@
 # Tangled from chapters/04b_attention_backward.md: edit it there, then run `make tangle`.
-# Content hash: 2ff8335bee57d651
+# Content hash: 56d6e4b601143f41
 
 """Gradients of attention, in the manner of FlashAttention-2, without atomics.
 
@@ -100,15 +100,16 @@ def keys_kernel(
         m0 = (begin + i % blocks) * BLOCK_M
         q_tile = tile_of(q, q_strides, b, h, m0, sq, HEAD, BLOCK_M, BLOCK_D)
         lse_tile = one_a_row(lse2, b * heads + h, m0, sq, BLOCK_M, float("inf"))
+        s_t = tl.dot(k_tile, q_tile.T, input_precision="ieee")
         do_tile = tile_of(do, do_strides, b, h, m0, sq, HEAD, BLOCK_M, BLOCK_D)
         delta_tile = one_a_row(delta, b * heads + h, m0, sq, BLOCK_M, 0.0)
-        s_t = tl.dot(k_tile, q_tile.T, input_precision="ieee")
+        dp_t = tl.dot(v_tile, do_tile.T, input_precision="ieee")
         p_t = tl.exp2(s_t * scale - lse_tile[None, :])
         if CAUSAL:
-            keys, rows = n0 + tl.arange(0, BLOCK_N), m0 + tl.arange(0, BLOCK_M)
-            p_t = tl.where(keys[:, None] <= (rows + (sk - sq))[None, :], p_t, 0.0)
+            if n0 + BLOCK_N - 1 > m0 + (sk - sq):
+                keys, rows = n0 + tl.arange(0, BLOCK_N), m0 + tl.arange(0, BLOCK_M)
+                p_t = tl.where(keys[:, None] <= (rows + (sk - sq))[None, :], p_t, 0.0)
         dv_tile = tl.dot(p_t.to(do_tile.dtype), do_tile, dv_tile, input_precision="ieee")
-        dp_t = tl.dot(v_tile, do_tile.T, input_precision="ieee")
         ds_t = (p_t * (dp_t - delta_tile[None, :])).to(q_tile.dtype)
         dk_tile = tl.dot(ds_t, q_tile, dk_tile, input_precision="ieee")
     dk_tile = (dk_tile * tau).to(k_tile.dtype)
@@ -125,20 +126,27 @@ def queries_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
     b, h, m0, _, last = my_rows(heads, sq, sk, CAUSAL, BLOCK_M)
-    _, end = key_blocks(m0, sq, sk, CAUSAL, BLOCK_M, BLOCK_N)
+    whole, end = key_blocks(m0, sq, sk, CAUSAL, BLOCK_M, BLOCK_N)
     q_tile = tile_of(q, q_strides, b, h, m0, sq, HEAD, BLOCK_M, BLOCK_D)
     do_tile = tile_of(do, do_strides, b, h, m0, sq, HEAD, BLOCK_M, BLOCK_D)
     lse_tile = one_a_row(lse2, b * heads + h, m0, sq, BLOCK_M, float("inf"))
     delta_tile = one_a_row(delta, b * heads + h, m0, sq, BLOCK_M, 0.0)
     dq_tile = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for n in range(0, end):
-        n0 = n * BLOCK_N
-        k_tile = tile_of(k, k_strides, b, h // group, n0, sk, HEAD, BLOCK_N, BLOCK_D)
+    for n in range(0, whole):
+        k_tile = tile_of(k, k_strides, b, h // group, n * BLOCK_N, sk, HEAD, BLOCK_N, BLOCK_D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
-        v_tile = tile_of(v, v_strides, b, h // group, n0, sk, HEAD, BLOCK_N, BLOCK_D)
+        v_tile = tile_of(v, v_strides, b, h // group, n * BLOCK_N, sk, HEAD, BLOCK_N, BLOCK_D)
         dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
         p = tl.exp2(s * scale - lse_tile[:, None])
-        keys = n0 + tl.arange(0, BLOCK_N)
+        ds = (p * (dp - delta_tile[:, None])).to(k_tile.dtype)
+        dq_tile = tl.dot(ds, k_tile, dq_tile, input_precision="ieee")
+    for n in range(whole, end):
+        k_tile = tile_of(k, k_strides, b, h // group, n * BLOCK_N, sk, HEAD, BLOCK_N, BLOCK_D)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+        v_tile = tile_of(v, v_strides, b, h // group, n * BLOCK_N, sk, HEAD, BLOCK_N, BLOCK_D)
+        dp = tl.dot(do_tile, v_tile.T, input_precision="ieee")
+        p = tl.exp2(s * scale - lse_tile[:, None])
+        keys = n * BLOCK_N + tl.arange(0, BLOCK_N)
         p = tl.where(keys[None, :] <= last[:, None], p, 0.0)
         ds = (p * (dp - delta_tile[:, None])).to(k_tile.dtype)
         dq_tile = tl.dot(ds, k_tile, dq_tile, input_precision="ieee")
@@ -167,12 +175,12 @@ POINTERS = {
         256: ((16, 16, 8, 1), (16, 16, 8, 1)),
     },
     80: {
-        64: ((64, 64, 4, 2), (64, 64, 8, 2)),
+        64: ((32, 64, 4, 2), (64, 64, 8, 2)),
         128: ((64, 64, 8, 2), (64, 64, 8, 2)),
         256: ((32, 32, 8, 2), (32, 32, 8, 2)),
     },
     86: {
-        64: ((64, 64, 4, 2), (64, 64, 4, 2)),
+        64: ((32, 64, 4, 2), (64, 32, 4, 2)),
         128: ((32, 64, 8, 2), (32, 64, 8, 2)),
         256: ((32, 32, 8, 1), (32, 32, 8, 1)),
     },
@@ -184,10 +192,10 @@ POINTERS = {
     100: {
         64: ((64, 64, 4, 2), (64, 64, 4, 2)),
         128: ((64, 64, 4, 2), (64, 64, 4, 2)),
-        256: ((32, 32, 8, 1), (32, 32, 8, 1)),
+        256: ((32, 32, 8, 1), (32, 32, 8, 2)),
     },
     120: {
-        64: ((64, 64, 4, 2), (64, 64, 4, 2)),
+        64: ((32, 64, 4, 2), (64, 32, 4, 2)),
         128: ((32, 64, 8, 2), (32, 64, 8, 2)),
         256: ((32, 32, 8, 1), (32, 32, 8, 1)),
     },
@@ -198,14 +206,14 @@ FP32_POINTERS = {
 }
 DESCRIPTORS = {
     90: {
-        64: ((64, 64, 4, 2), (64, 64, 4, 2)),
+        64: ((64, 64, 4, 3), (64, 64, 4, 2)),
         128: ((64, 64, 4, 2), (64, 64, 4, 2)),
-        256: ((64, 64, 8, 1), (64, 64, 8, 1)),
+        256: ((32, 64, 8, 2), (64, 32, 8, 2)),
     },
     100: {
         64: ((64, 64, 4, 2), (64, 64, 4, 2)),
         128: ((64, 64, 4, 2), (64, 64, 4, 2)),
-        256: ((32, 64, 8, 1), (32, 64, 8, 1)),
+        256: ((32, 64, 8, 1), (64, 32, 8, 2)),
     },
 }
 
