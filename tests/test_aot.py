@@ -25,6 +25,7 @@ softmax = sys.modules["roofline.softmax"]
 matmul = sys.modules["roofline.matmul"]
 attention = sys.modules["roofline.attention"]
 backward = sys.modules["roofline.attention_backward"]
+hopper = sys.modules["roofline.attention_hopper"]
 rope = sys.modules["roofline.rope_rms_norm"]
 
 SHARED = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB a program
@@ -55,6 +56,12 @@ def heads(length, dim, dtype, **options):
     q = empty(1, 8, length, dim, dtype=dtype)
     k = empty(1, 2, length, dim, dtype=dtype)
     attention.attention(q, k, k, return_lse=True, **options)
+
+
+def specialised(dim, half):
+    q, k = empty(1, 8, 512, dim, dtype=half), empty(1, 2, 512, dim, dtype=half)
+    for causal in (False, True):
+        hopper.attention_hopper(q, k, k, causal=causal, return_lse=causal)
 
 
 def one_loop(half, capability):
@@ -119,6 +126,8 @@ CASES = {
     "attention-256": (lambda half, _: heads(512, 256, half, causal=True), (80, 90), True),
     "attention-fp32": (lambda *_: heads(512, 64, FP32), (80,), False),
     "attention-one-loop": (one_loop, (80,), True),
+    "specialised-64": (lambda half, _: specialised(64, half), (90,), True),
+    "specialised-128": (lambda half, _: specialised(128, half), (90,), True),
     "backward-64": (lambda half, _: gradients(512, 64, half), (80, 86, 90, 120), None),
     "backward-128": (lambda half, _: gradients(512, 128, half), EVERY, None),
     "backward-256": (lambda half, _: gradients(512, 256, half), (80, 90), None),
@@ -141,11 +150,12 @@ def launches(monkeypatch):
         written.append((kernel, args, meta))
 
     def pretend(capability):
-        for module in (softmax, matmul, attention, backward, rope):
+        for module in (softmax, matmul, attention, backward, hopper, rope):
             monkeypatch.setattr(module, "launch", launch)
-        for module in (matmul, attention, backward):
+        for module in (matmul, attention, backward, hopper):
             monkeypatch.setattr(module, "_capability", lambda device: capability)
-        monkeypatch.setattr(matmul, "_sms", lambda device: 132)
+        for module in (matmul, hopper):
+            monkeypatch.setattr(module, "_sms", lambda device: 132)
         monkeypatch.setattr(
             softmax, "_resident", lambda device, config: 132 * config.per_sm
         )
@@ -161,17 +171,20 @@ TYPES = {
 }  # fmt: skip
 
 
-def typed(value):
+def typed(value, fixed=False):
     """What Triton's launcher would make of an argument; None: known at compile time."""
     if isinstance(value, torch.Tensor):
         return f"*{TYPES[value.dtype]}" + (":16" if value.data_ptr() % 16 == 0 else "")
     if hasattr(value, "block_shape"):
-        return f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)}>"
+        layout = f",{value.layout!r}" if hasattr(value, "layout") else ""  # Gluon's
+        return f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)}{layout}>"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if isinstance(value, float):
         return "fp32"
     kind = "i32" if -(2**31) <= value < 2**31 else "i64"
+    if fixed:
+        return kind
     return kind + (":1" if value == 1 else ":16" if value % 16 == 0 else "")
 
 
@@ -181,7 +194,10 @@ def compiled(capability, kernel, args, meta):
     if "HOST" in given:
         given["HOST"] = False
     names = [p.name for p in kernel.params if p.is_constexpr]
-    types = {k: typed(v) for k, v in given.items() if k not in names and typed(v)}
+    fixed = {p.name for p in kernel.params if p.do_not_specialize}
+    types = {
+        k: typed(v, k in fixed) for k, v in given.items() if k not in names and typed(v)
+    }
     known = {k: v for k, v in given.items() if k not in types}
     options = {k: v for k, v in meta.items() if k not in given}
     options.pop("launch_cooperative_grid", None)
@@ -221,7 +237,7 @@ def test_every_kernel_is_among_them(launches):
         launched |= {kernel.__name__ for kernel, _, _ in written}
     defined = {
         name
-        for module in (softmax, matmul, attention, backward, rope)
+        for module in (softmax, matmul, attention, backward, hopper, rope)
         for name, value in vars(module).items()
         if name.endswith("_kernel") and hasattr(value, "arg_names")
     }
@@ -238,5 +254,6 @@ def test_committed_reports_are_of_what_is_declared():
     assert set(xray.load()) == set(declared), "xray.write them anew"
     for key, spec in declared.items():
         report = xray.load()[key]
-        assert report.warps == spec.get("num_warps", 4), key
+        added = 8 if key[0] == "attention-hopper" else 0  # by warp specialisation
+        assert report.warps == spec.get("num_warps", 4) + added, key
         assert report.spill_bytes == 0 and report.fits and report.blocks_per_sm, key

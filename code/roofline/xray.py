@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: 0774bde1b3df6d8b
+# Content hash: 3f0a409ee40b30cb
 
 """What the compiler made of a kernel, for GPUs that are not here.
 
@@ -94,7 +94,8 @@ class Report:
         return self.blocks_per_sm * self.warps / TARGETS[self.target].warps_per_sm
 
 
-MODULES = ("softmax", "matmul", "attention", "attention_backward", "rope_rms_norm")
+MODULES = ("softmax", "matmul", "attention", "attention_backward",
+           "attention_hopper", "rope_rms_norm")
 
 
 @cache
@@ -124,6 +125,7 @@ def compile_for(
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     if unknown := (args.keys() | constexprs.keys()) ^ set(kernel.arg_names):
         name = kernel.__name__
@@ -136,8 +138,9 @@ def compile_for(
         if hint == "16":
             hints[(index,)] = [["tt.divisibility", 16]]
         signature[name] = kind
+    source = GluonASTSource if kernel.is_gluon() else ASTSource  # Gluon: chapter 4's end
     return triton.compile(
-        ASTSource(kernel, signature, constexprs=known, attrs=hints),
+        source(kernel, signature, constexprs=known, attrs=hints),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": num_warps, "num_stages": num_stages, **options},
     )

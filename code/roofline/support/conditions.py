@@ -18,6 +18,11 @@ def _cuda() -> tuple[int, int] | None:
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
 
 
+def _hopper() -> bool:
+    found = _cuda()
+    return found is not None and found[0] == 9
+
+
 def _devices() -> int:
     """As many as JAX sees: GPUs, or the devices that a CPU was told to pretend."""
     if importlib.util.find_spec("jax") is None:
@@ -29,6 +34,7 @@ def _devices() -> int:
 
 CONDITIONS = {
     "cuda": ("a CUDA GPU", _cuda),
+    "hopper": ("a GPU of the Hopper generation", _hopper),
     "devices": ("several devices", _devices),
     "ncu": ("Nsight Compute", lambda: bool(shutil.which("ncu"))),
     "compiler": ("a C++ compiler", lambda: bool(shutil.which("c++") or shutil.which("g++"))),
