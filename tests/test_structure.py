@@ -11,7 +11,9 @@ from conftest import ROOT
 
 CODE = ROOT / "code"
 #: Reading order: a later module may import an earlier one, never the reverse.
-ORDER = ["hardware", "model", "microbench", "softmax", "matmul", "attention", "rope_rms_norm"]
+ORDER = """
+hardware model microbench softmax matmul attention rope_rms_norm compiling profiling hunt
+""".split()
 LIGHT = [
     "roofline",
     "roofline.hardware",
