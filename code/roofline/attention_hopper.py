@@ -1,5 +1,5 @@
 # Tangled from chapters/04c_attention_below_triton.md: edit it there, then run `make tangle`.
-# Content hash: f75bc7c9cedbf86f
+# Content hash: 730ee47495296d9a
 
 """Attention, forward, for Hopper: a warp that loads, groups of warps that take turns.
 
@@ -28,7 +28,7 @@ from roofline.support.launch import launch
 
 @aggregate
 class Ring:
-    """Tiles in a ring, each slot with a barrier that says full and one that says free."""
+    """Tiles in a ring; each slot has a barrier for full and one for free."""
 
     tiles: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor
@@ -190,7 +190,7 @@ def turn(
     i, j, count, q, k_ring, v_ring, turns, p, o, m, l, scale, end, last,
     MASK: gl.constexpr, S: gl.constexpr, O: gl.constexpr, P: gl.constexpr,
 ):
-    """Scores of block i, and under their softmax the product that block i - 1 is owed."""
+    """Scores of block i, and under their softmax the product owed to block i - 1."""
     k = k_ring.take(j)
     turns.wait(count)
     N: gl.constexpr = k.shape[0]
@@ -347,7 +347,7 @@ def reason_against(q, k, v, *, causal=False, scale=None) -> str | None:
     if q.shape[3] > 128:
         return f"its head_dim goes up to 128, got {q.shape[3]}"
     if not all(map(_describable, (q, k, v))):
-        return "the copy engine needs q, k and v aligned to 16 bytes, contiguous in a head"
+        return "q, k and v must be aligned to 16 bytes and contiguous along a head"
     if k.shape[2] == 0 or (causal and q.shape[2] > k.shape[2]):
         return "each query must see a key"
     if scale is not None and scale <= 0:

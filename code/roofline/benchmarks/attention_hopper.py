@@ -1,5 +1,5 @@
 # Tangled from chapters/04c_attention_below_triton.md: edit it there, then run `make tangle`.
-# Content hash: 62e37725ba6ce017
+# Content hash: a93f09fc3989a88b
 
 """Attention by specialised warps, beside Triton's kernel and the libraries."""
 
@@ -63,9 +63,5 @@ BENCHMARKS = [
         quantity="flops",
         limit="matmul-{dtype}",
         steps=("triton",),
-        counters={
-            "tensor": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
-            "exponentials": "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_elapsed",
-        },
     )
 ]
