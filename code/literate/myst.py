@@ -68,6 +68,15 @@ def option_count(content: str) -> int:
     return sum(1 for _ in takewhile(re.compile(r"\s*:(?!::)").match, content.splitlines()))
 
 
+def options_height(content: str) -> int:
+    """On how many lines of a directive its options stand, marks around them included."""
+    count = option_count(content)
+    if count >= 0:
+        return count
+    inside = list(takewhile(lambda text: not text.startswith("---"), content.splitlines()[1:]))
+    return len(inside) + 2
+
+
 def option_lines(content: str) -> list[tuple[str, int]]:
     """Each option of a directive and its line, counted from the opening fence."""
     lines = content.splitlines()

@@ -21,7 +21,7 @@ from myst_parser.parsers.directives import parse_directive_text
 from . import options as block_options
 from .config import Config
 from .errors import Problem, shown
-from .myst import option_count, option_lines, parser
+from .myst import option_count, option_lines, options_height, parser
 from .records import Block, Expression, Page
 
 ROLE = "num"
@@ -208,7 +208,9 @@ class _Reading:
                 fence.line, f"{{{name}}} is not read by the tests: use {{code-block}}"
             )
         elif name in LITERAL:
-            self.opaque.update(inside)
+            # Its body is; its title and its options may be read as Markdown all the same.
+            body = fence.line + 1 + options_height(fence.token.content)
+            self.opaque.update(range(body, fence.end_line + 1))
         elif name not in UNREAD:
             if argument:
                 self.walk_line(argument, fence.line)
