@@ -1,5 +1,5 @@
 # Tangled from chapters/04b_attention_backward.md: edit it there, then run `make tangle`.
-# Content hash: 56d6e4b601143f41
+# Content hash: 42f17646fbf33513
 
 """Gradients of attention, in the manner of FlashAttention-2, without atomics.
 
@@ -212,7 +212,7 @@ DESCRIPTORS = {
     },
     100: {
         64: ((64, 64, 4, 2), (64, 64, 4, 2)),
-        128: ((64, 64, 4, 2), (64, 64, 4, 2)),
+        128: ((64, 128, 8, 2), (64, 64, 4, 2)),
         256: ((32, 64, 8, 1), (64, 32, 8, 2)),
     },
 }
