@@ -309,6 +309,9 @@ def test_transforms_are_refused():
         torch.func.grad(lambda q: attention(q, k, v).sum())(q)
     with pytest.raises(RuntimeError):
         torch.func.vmap(attention)(q[None], k[None], v[None])
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level(), refuses(ValueError, "q", "tangent"):
+        attention(forward_ad.make_dual(q, torch.ones_like(q)), k, v)
 
 
 def test_notices_an_input_that_was_overwritten():

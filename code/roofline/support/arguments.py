@@ -24,7 +24,7 @@ def check_tensor(name: str, x, dtypes):
     """The tensor, fit for a kernel.
 
     Raises TypeError if `x` is no tensor or of a dtype not in `dtypes`; ValueError if it is
-    not dense, neither on a CUDA device nor on a CPU, or wants a gradient recorded.
+    not dense, neither on a CUDA device nor on a CPU, or wants a derivative recorded.
     """
     import torch
 
@@ -41,4 +41,10 @@ def check_tensor(name: str, x, dtypes):
             f"{name} must not require grad, got requires_grad=True: no gradient is "
             f"recorded here; call under torch.no_grad() or pass {name}.detach()"
         )
+    if not torch.compiler.is_compiling():
+        if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+            raise ValueError(
+                f"{name} must not carry a tangent of forward-mode differentiation: a "
+                "kernel would drop it; differentiate backward, or use PyTorch's operations"
+            )
     return x.resolve_neg()
