@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: 78ae8ac5c625d5d1
+# Content hash: b8ad615519d9df11
 
 """What torch.compile makes of a function, what it costs, and what it gains.
 
@@ -11,7 +11,6 @@ this book as an operation that torch.compile does not break at.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import linecache
 import logging
 import math
@@ -19,6 +18,7 @@ import os
 import re
 import statistics
 import sysconfig
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -341,7 +341,7 @@ def kernels(fn: Callable, /, *args: Any, **kwargs: Any) -> list[Kernel]:
     plan: list[Kernel] = []
 
     def look(nodes: list) -> None:
-        plan.extend(_kernel(node) for node in nodes)
+        plan.extend(_planned(nodes))
         raise _Planned
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Callable:
@@ -365,27 +365,282 @@ def kernels(fn: Callable, /, *args: Any, **kwargs: Any) -> list[Kernel]:
     return plan
 
 
-def _kernel(node: Any) -> Kernel:
+def _planned(nodes: list) -> Iterator[Kernel]:
+    called = {node: _last(_origins(node)) for node in nodes if node.is_extern()}
+    for node in nodes:
+        reads, writes = node.get_read_buffer_sizes(), node.get_write_buffer_sizes()
+        if reads + writes == 0:  # a name for another's result
+            continue
+        # The origins of a buffer include the calls that it was written for, and those
+        # of a call what its operands were made of.
+        library = node in called
+        made_of = {called[node]} if library else _origins(node) - {*called.values()}
+        names = (str(operation.target) for operation in made_of if operation)
+        operations = {name.split(".")[1] for name in names if "." in name}
+        yield Kernel(tuple(sorted(operations)), reads, writes, library)
+
+
+def _origins(node: Any) -> set[torch.fx.Node]:
     parts = node.get_nodes()
-    made_of = {op for part in parts for op in getattr(part.node, "origins", ()) or ()}
-    if node.is_extern():  # its origins include what its operands were made of
-        made_of = {op for op in made_of if op.name == _last_name(made_of)}
-    names = {str(getattr(op, "target", op)) for op in made_of}
-    return Kernel(
-        operations=tuple(sorted({name.split(".")[1] for name in names if "." in name})),
-        reads=node.get_read_buffer_sizes(),
-        writes=node.get_write_buffer_sizes(),
-        library=node.is_extern(),
-    )
+    return {op for part in parts for op in getattr(part.node, "origins", None) or ()}
 
 
-def _last_name(operations: set) -> str:
+def _last(operations: set[torch.fx.Node]) -> torch.fx.Node | None:
     """Of operations of one graph, the one that comes last."""
-    order = {op: place for place, op in enumerate(next(iter(operations)).graph.nodes)}
-    return max(operations, key=order.__getitem__).name
+    if not operations:
+        return None
+    graph = next(iter(operations)).graph
+    order = {operation: place for place, operation in enumerate(graph.nodes)}
+    return max(operations, key=order.__getitem__)
 
 
 def _caused_by_plan(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, _Planned):
         error = error.__cause__ or error.__context__
     return error is not None
+
+
+@torch.library.custom_op(
+    "roofline::rms_norm",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, float eps) -> Tensor",
+)
+def rms_norm_op(x, weight, eps=EPS):
+    """`roofline.rms_norm` as an operation that torch.compile calls whole.
+
+    x       (..., columns), fp16, bf16 or fp32
+    weight  (columns,), dtype and device of x
+    eps     above 0, added to the mean square
+    Returns a contiguous tensor of x's shape and dtype. Has a gradient in x and weight.
+    Raises what `rms_norm` raises. Zhang & Sennrich 2019; chapter 6, 'Our own kernels'.
+    """
+    return rms_norm(x, weight, eps=eps)
+
+
+@rms_norm_op.register_fake
+def _rms_norm_fake(x, weight, eps=EPS):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _rms_norm_setup(ctx, inputs, output):
+    x, weight, ctx.eps = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _rms_norm_backward(ctx, upstream):
+    """Chapter 5's formula in plain operations: compiled, they become one kernel too."""
+    x, weight = (tensor.float() for tensor in ctx.saved_tensors)
+    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + ctx.eps)
+    unit = x * scale
+    v = upstream.float() * weight
+    dx = scale * (v - unit * (v * unit).mean(-1, keepdim=True))
+    dw = (upstream.float() * unit).flatten(0, -2).sum(0) if x.dim() > 1 else None
+    if dw is None:
+        dw = upstream.float() * unit
+    saved_x, saved_weight = ctx.saved_tensors
+    return dx.to(saved_x.dtype), dw.to(saved_weight.dtype), None
+
+
+rms_norm_op.register_autograd(_rms_norm_backward, setup_context=_rms_norm_setup)
+
+
+TOLERANCE = {
+    torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3,
+    torch.bfloat16: 3e-2,
+}
+
+
+class Disagreement(AssertionError):
+    """A compiled function gives something else than the function itself."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A function before and after torch.compile; times in seconds.
+
+    cold    the first call, with empty caches, on disk and in memory
+    warm    a first call again, with what `cold` left on disk
+    steady  one call of many; eager: one call of many of the function itself
+    error   the largest error of an output, as a fraction of its norm
+    """
+
+    cold: float
+    warm: float
+    steady: float
+    eager: float
+    error: float
+
+    @property
+    def speedup(self) -> float:
+        return self.eager / self.steady
+
+    @property
+    def pays_after(self) -> float:
+        """Calls after which a cold start has paid; infinite if it never does."""
+        saved = self.eager - self.steady
+        return (self.cold - self.eager) / saved if saved > 0 else math.inf
+
+
+@contextlib.contextmanager
+def caches_in(folder: str) -> Iterator[None]:
+    """Let torch.compile keep its files in `folder`, and nothing in memory."""
+    from torch._inductor.utils import clear_caches
+
+    wanted = {
+        "TORCHINDUCTOR_CACHE_DIR": folder,
+        "TRITON_CACHE_DIR": os.path.join(folder, "triton"),
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+
+    def forget() -> None:
+        torch._dynamo.reset()
+        clear_caches()
+
+    os.environ.update(wanted)
+    forget()
+    try:
+        yield
+    finally:
+        forget()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def compare(
+    fn: Callable,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    tolerance: float | None = None,
+    **options: Any,
+) -> Comparison:
+    """Compile `fn`, check that it still gives the same, and time all there is to time.
+
+    args, kwargs  what to call it with; it gets copies, so it may change them
+    tolerance     largest norm of an output's error over the norm of the output;
+                  None means 1e-12, 1e-5, 5e-3, 3e-2 for fp64, fp32, fp16, bf16
+    options       of torch.compile: mode, backend, dynamic, fullgraph, …
+    Raises Disagreement, which names the output and the size of its error, TypeError
+    for args that are no tuple, ValueError for a tolerance below 0, and what `fn` and
+    torch.compile raise. Forgets what torch has compiled. On a GPU a call ends when
+    the device is done; calls that are timed by the many are not waited for one by one.
+    """
+    if not isinstance(args, tuple):
+        raise TypeError(f"args must be a tuple, got {type(args).__name__}: (x,) is one")
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance must be 0 or above, got {tolerance}")
+    plain, kwargs = _uncompiled(fn), dict(kwargs or {})
+    given = _copied((args, kwargs))
+
+    def called(function: Callable) -> tuple[Any, Any]:
+        """The result, and what became of the inputs."""
+        args, kwargs = _copied(given)
+        result = function(*args, **kwargs)
+        _wait()
+        return result, (args, kwargs)
+
+    def first() -> tuple[float, Any, Callable]:
+        torch._dynamo.reset()
+        compiled = torch.compile(plain, **options)
+        args, kwargs = _copied(given)
+        start = time.perf_counter()
+        result = compiled(*args, **kwargs)
+        _wait()
+        return time.perf_counter() - start, (result, (args, kwargs)), compiled
+
+    right = called(plain)
+    torch.compile(lambda x: x + 1, **options)(torch.ones(2))  # imports what it needs
+    with tempfile.TemporaryDirectory(prefix="compare-") as folder, caches_in(folder):
+        cold, output, _ = first()
+        error = _disagreement(output, right, tolerance)
+        torch._inductor.utils.clear_caches()
+        warm, output, compiled = first()
+        error = max(error, _disagreement(output, right, tolerance))
+        args, kwargs = _copied(given)
+        steady, eager = _alternating(
+            lambda: compiled(*args, **kwargs), lambda: plain(*args, **kwargs)
+        )
+    return Comparison(cold, warm, steady, eager, error)
+
+
+def _copied(tree: Any) -> Any:
+    def copy(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return x.detach().clone().requires_grad_(x.requires_grad)
+
+    return pytree.tree_map(copy, tree)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _disagreement(got: Any, right: Any, tolerance: float | None) -> float:
+    """The largest relative error of (result, inputs); a Disagreement if too large."""
+    if pytree.tree_structure(got) != pytree.tree_structure(right):
+        raise Disagreement("the compiled function returns another structure")
+    worst = 0.0
+    paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(right)[0]]
+    leaves = zip(paths, *map(pytree.tree_leaves, (got, right)), strict=True)
+    for path, ours, reference in leaves:
+        what = "result" if path.startswith("[0]") else "input, changed in place,"
+        if not isinstance(reference, torch.Tensor):
+            if isinstance(reference, (int, float, str)) and ours != reference:
+                raise Disagreement(f"{what} {path[3:]} is {ours!r}, not {reference!r}")
+            continue
+        if (ours.shape, ours.dtype) != (reference.shape, reference.dtype):
+            raise Disagreement(
+                f"{what} {path[3:]} has shape {tuple(ours.shape)} and {ours.dtype}, "
+                f"not {tuple(reference.shape)} and {reference.dtype}"
+            )
+        allowed = tolerance
+        if allowed is None:
+            allowed = TOLERANCE.get(reference.dtype, 0.0)
+        error = _relative_error(ours.detach(), reference.detach())
+        if not error <= allowed:
+            raise Disagreement(
+                f"{what} {path[3:]} is off by {error:.1e} of its norm, "
+                f"more than {allowed:g}"
+            )
+        worst = max(worst, error)
+    return worst
+
+
+def _relative_error(ours: torch.Tensor, reference: torch.Tensor) -> float:
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    ours, reference = ours.to(wide), reference.to(wide)
+    same = (ours == reference) | (ours.isnan() & reference.isnan())
+    off = torch.where(same, 0, ours - reference).norm()
+    size = torch.where(reference.isfinite(), reference, 0).norm()
+    if off == 0:
+        return 0.0
+    return float(off / size) if off.isfinite() and size > 0 else math.inf
+
+
+def _alternating(*calls: Callable, rounds: int = 5, enough: float = 0.02) -> list[float]:
+    """Median seconds of one call of each, timed by the many and in turn."""
+    times = []
+    for call in calls:
+        n, took = 1, 0.0
+        while took < enough:
+            n, took = 2 * n, _seconds(call, 2 * n)
+        times.append(n)
+    samples: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for place, (call, n) in enumerate(zip(calls, times, strict=True)):
+            samples[place].append(_seconds(call, n) / n)
+    return [statistics.median(each) for each in samples]
+
+
+def _seconds(call: Callable, times: int) -> float:
+    _wait()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    _wait()
+    return time.perf_counter() - start

@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: 3a5a14cdec063c29
+# Content hash: 8b320743c50ebb70
 
 """What a call costs eager, compiled and replayed, and what compiling itself costs."""
 
@@ -7,6 +7,7 @@ import tempfile
 
 import torch
 
+from roofline.compiling import caches_in
 from roofline.microbench import repeated
 from roofline.support.bench import Benchmark, Case, Work, matches
 
@@ -85,8 +86,6 @@ def prepare_layers(case: Case, device: str) -> Work:
 
 def prepare_start(case: Case, device: str) -> Work:
     """The first call of a compiled function: caches empty, and caches full."""
-    from torch._inductor.utils import fresh_cache
-
     x = torch.randn(case["rows"], case["cols"], device=device)
     backend = "inductor" if device == "cuda" else "aot_eager"
 
@@ -98,13 +97,13 @@ def prepare_start(case: Case, device: str) -> Work:
         return torch.compile(norm, backend=backend)(x)
 
     def cold():
-        with fresh_cache():
+        with tempfile.TemporaryDirectory() as empty, caches_in(empty):
             return first_call()
 
     kept = tempfile.TemporaryDirectory(prefix="compiled-start-")
 
     def warm():
-        with fresh_cache(dir=kept.name, delete=False):
+        with caches_in(kept.name):
             return first_call()
 
     warm.kept = kept  # the folder lives as long as the call
