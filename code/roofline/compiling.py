@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: b8ad615519d9df11
+# Content hash: e1938cdf68f6c408
 
 """What torch.compile makes of a function, what it costs, and what it gains.
 
@@ -109,7 +109,7 @@ def graph_breaks(fn: Callable, /, *args: Any, **kwargs: Any) -> list[Break]:
             torch.compile(plain, backend="eager")(*args, **kwargs)
     finally:
         torch._dynamo.reset()
-    return list(dict.fromkeys(_break(text) for text in said))  # each once
+    return list(dict.fromkeys(_breaks(said)))  # each once
 
 
 def _uncompiled(fn: Callable) -> Callable:
@@ -128,10 +128,20 @@ def _uncompiled(fn: Callable) -> Callable:
     return fn
 
 
-def _break(text: str) -> Break:
+def _breaks(said: list[str]) -> Iterator[Break]:
+    """A break inside a function that was called is told again when that is compiled."""
+    places = [text.partition("\n")[0].rpartition(" at ")[2] for text in said]
+    given_up = {
+        place for place, text in zip(places, said) if "Skipping the function" in text
+    }
+    for place, text in zip(places, said, strict=True):
+        if "User code traceback:" in text:
+            yield _break(text, abandoned=place in given_up)
+
+
+def _break(text: str, abandoned: bool) -> Break:
     told, _, stack = text.partition("User code traceback:")
     told = told.partition("Graph Break Reason:")[2]
-    abandoned = "Skipping the function" in told
     lines = [line for line in told.strip().splitlines() if line.strip()]
     while len(lines) > 1 and lines[0].rstrip().endswith(":"):  # 'when tracing CALL:'
         del lines[0]
@@ -258,7 +268,9 @@ def graphs(
     )
     torch._dynamo.reset()
     try:
-        result = torch.compile(_uncompiled(fn), backend=backend)(*args, **kwargs)
+        with warnings.catch_warnings():  # Dynamo looks at .grad of what passes a break
+            warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")
+            result = torch.compile(_uncompiled(fn), backend=backend)(*args, **kwargs)
         outputs = [leaf for leaf in _tensors(result) if leaf.requires_grad]
         if outputs:
             ends = [torch.ones_like(output) for output in outputs]

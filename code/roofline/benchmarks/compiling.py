@@ -1,9 +1,11 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: 8b320743c50ebb70
+# Content hash: d8472e87c417848d
 
 """What a call costs eager, compiled and replayed, and what compiling itself costs."""
 
+import shutil
 import tempfile
+import weakref
 
 import torch
 
@@ -100,13 +102,13 @@ def prepare_start(case: Case, device: str) -> Work:
         with tempfile.TemporaryDirectory() as empty, caches_in(empty):
             return first_call()
 
-    kept = tempfile.TemporaryDirectory(prefix="compiled-start-")
+    kept = tempfile.mkdtemp(prefix="compiled-start-")
 
     def warm():
-        with caches_in(kept.name):
+        with caches_in(kept):
             return first_call()
 
-    warm.kept = kept  # the folder lives as long as the call
+    weakref.finalize(warm, shutil.rmtree, kept, True)  # it lives as long as the call
     check = matches(norm(x.double()), 1e-5)
     return Work(2 * x.nbytes, 4 * x.numel(), {"warm": warm, "cold": cold}, check)
 
