@@ -1,5 +1,5 @@
 # Tangled from chapters/04b_attention_backward.md: edit it there, then run `make tangle`.
-# Content hash: 42f17646fbf33513
+# Content hash: 01d9ad51cbbc8f82
 
 """Gradients of attention, in the manner of FlashAttention-2, without atomics.
 
@@ -99,11 +99,11 @@ def keys_kernel(
         h = hk * group + i // blocks
         m0 = (begin + i % blocks) * BLOCK_M
         q_tile = tile_of(q, q_strides, b, h, m0, sq, HEAD, BLOCK_M, BLOCK_D)
-        lse_tile = one_a_row(lse2, b * heads + h, m0, sq, BLOCK_M, float("inf"))
         s_t = tl.dot(k_tile, q_tile.T, input_precision="ieee")
         do_tile = tile_of(do, do_strides, b, h, m0, sq, HEAD, BLOCK_M, BLOCK_D)
-        delta_tile = one_a_row(delta, b * heads + h, m0, sq, BLOCK_M, 0.0)
         dp_t = tl.dot(v_tile, do_tile.T, input_precision="ieee")
+        lse_tile = one_a_row(lse2, b * heads + h, m0, sq, BLOCK_M, float("inf"))
+        delta_tile = one_a_row(delta, b * heads + h, m0, sq, BLOCK_M, 0.0)
         p_t = tl.exp2(s_t * scale - lse_tile[None, :])
         if CAUSAL:
             if n0 + BLOCK_N - 1 > m0 + (sk - sq):
