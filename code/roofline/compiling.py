@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: e1938cdf68f6c408
+# Content hash: 3860bfc9ec01a7cb
 
 """What torch.compile makes of a function, what it costs, and what it gains.
 
@@ -446,11 +446,9 @@ def _rms_norm_backward(ctx, upstream):
     unit = x * scale
     v = upstream.float() * weight
     dx = scale * (v - unit * (v * unit).mean(-1, keepdim=True))
-    dw = (upstream.float() * unit).flatten(0, -2).sum(0) if x.dim() > 1 else None
-    if dw is None:
-        dw = upstream.float() * unit
-    saved_x, saved_weight = ctx.saved_tensors
-    return dx.to(saved_x.dtype), dw.to(saved_weight.dtype), None
+    dw = (upstream.float() * unit).reshape(-1, x.shape[-1]).sum(0)
+    dtypes = (tensor.dtype for tensor in ctx.saved_tensors)
+    return dx.to(next(dtypes)), dw.to(next(dtypes)), None
 
 
 rms_norm_op.register_autograd(_rms_norm_backward, setup_context=_rms_norm_setup)
