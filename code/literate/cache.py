@@ -25,6 +25,8 @@ from .records import Page
 
 #: Where the book's settings do not say otherwise; a folder that may be deleted any time.
 NAME = "pages.pickle"
+#: So many unread pages are worth starting processes for.
+MANY = 100
 #: What decides how a page is read, besides this package. Their files are looked at, too:
 #: somebody may be mending a parser in place.
 PARSERS = {
@@ -49,25 +51,51 @@ def pages(config: Config) -> list[Page]:
     file = config.base / config.cache / NAME if config.cache else None
     stamp = _stamp(config) if file else ""
     kept = _load(file, stamp) if stamp else {}
-    found: list[Page] = []
-    entries: dict[str, tuple[str, Page]] = {}
+    raws: dict[Path, bytes | None] = {}
+    found: dict[Path, Page] = {}
     for path in config.pages():
         try:
-            raw = path.read_bytes()
+            raws[path] = path.read_bytes()
         except OSError:
-            raw = None
-        page = _remembered(kept.get(str(path)), raw, config)
-        if page is None:
-            from .reader import read  # with it comes the parser, which takes long to import
-
-            # What was hashed is what is read: the file may be changing under us.
-            page = read(path, config, raw)
-        if raw is not None and not page.problems:
-            entries[str(path)] = (_hash(raw), page)
-        found.append(page)
+            raws[path] = None
+        page = _remembered(kept.get(str(path)), raws[path], config)
+        if page is not None:
+            found[path] = page
+    # What was hashed is what is read: a file may be changing under us.
+    missing = [(path, raw) for path, raw in raws.items() if path not in found]
+    found |= {page.file: page for page in _read(missing, config)}
+    entries = {
+        str(path): (_hash(raw), found[path])
+        for path, raw in raws.items()
+        if raw is not None and not found[path].problems
+    }
     if stamp and entries != kept:
         _save(file, stamp, entries)
-    return found
+    return [found[path] for path in raws]
+
+
+def _read(missing: list[tuple[Path, bytes | None]], config: Config) -> list[Page]:
+    """Read pages; many of them on all processors, since none needs another."""
+    if not missing:
+        return []
+    from . import reader  # noqa: F401 - with it comes the parser, which takes long to import
+
+    if len(missing) < MANY or not hasattr(os, "sched_getaffinity"):
+        return _part(missing, config)
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # Forked: the parser is imported once. Nothing has started a thread by now.
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork")) as pool:
+        part = -(-len(missing) // 16)
+        parts = [missing[at : at + part] for at in range(0, len(missing), part)]
+        return [page for pages in pool.map(_part, parts, [config] * len(parts)) for page in pages]
+
+
+def _part(missing: list[tuple[Path, bytes | None]], config: Config) -> list[Page]:
+    from .reader import read
+
+    return [read(path, config, raw) for path, raw in missing]
 
 
 def _hash(raw: bytes) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .book import DIGEST, MARK, Book, TangledFile, place, untouched
 from .errors import BookError, Problem, shown
-from .writing import UNFINISHED, alone, write
+from .writing import UNFINISHED, Part, alone
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,45 @@ def tangle(book: Book, force: bool = False) -> list[Change]:
         edited = [change for change in found if change.edited]
         if edited and not force:
             raise BookError(*(_refusal(book, change) for change in edited))
+        _carry_out(book, found)
+    return found
+
+
+def _carry_out(book: Book, found: list[Change]) -> None:
+    """Write all files beside their places first: a disk that fills up has cost nothing."""
+    parts: list[tuple[Change, Part]] = []
+    try:
+        for change in found:
+            if change.new is not None:
+                with _at_its_chapter(book, change.file):
+                    parts.append((change, Part(change.path, change.new)))
+        _save(book, parts)
+        waiting = {part.path: part for _, part in parts}
         for change in found:
             with _at_its_chapter(book, change.file):
                 _forget_bytecode(change.path)
-                if change.new is None:
-                    change.path.unlink()
+                if change.path in waiting:
+                    waiting[change.path].take_its_place()
                 else:
-                    write(change.path, change.new)
-    return found
+                    change.path.unlink()
+    finally:
+        for _, part in parts:
+            part.drop()
+
+
+def _save(book: Book, parts: list[tuple[Change, Part]]) -> None:
+    def save(pair: tuple[Change, Part]) -> None:
+        with _at_its_chapter(book, pair[0].file):
+            pair[1].save()
+
+    if len(parts) < 8:
+        for pair in parts:
+            save(pair)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # a disk saves many files at once
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(save, parts))
 
 
 @contextlib.contextmanager

@@ -34,16 +34,41 @@ def alone(folder: Path) -> Iterator[None]:
 
 def write(path: Path, text: str) -> None:
     """Replace a file in one step: a crash leaves the old one or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    part = Part(path, text)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
+        part.save()
+        part.take_its_place()
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        part.drop()
         raise
+
+
+class Part:
+    """A file that is written beside the one that it is to replace."""
+
+    def __init__(self, path: Path, text: str):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, self.name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+        except BaseException:
+            self.drop()
+            raise
+
+    def save(self) -> None:
+        """Have it on the disk, not in a buffer that a power cut would take along."""
+        handle = os.open(self.name, os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def take_its_place(self) -> None:
+        mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o644
+        os.chmod(self.name, mode)
+        os.replace(self.name, self.path)
+
+    def drop(self) -> None:
+        Path(self.name).unlink(missing_ok=True)
