@@ -66,6 +66,8 @@ DTYPES = {
     "float64": "float32", "float32": "float16", "float16": "float32", "bfloat16": "float32",
     "int64": "int32", "int32": "int8", "uint32": "uint16", "uint64": "uint32",
 }  # fmt: skip
+#: Calls whose first two arguments may change places.
+SYMMETRIC = {"min", "max", "minimum", "maximum", "gcd", "isclose", "allclose", "transpose"}
 STRIDE = re.compile(r"stride|_outer$|_inner$|_col$|_row$")
 
 
@@ -236,6 +238,7 @@ class _Finder(ast.NodeVisitor):
             self.put("stride", node, f"({node.id} + 1)")
 
     def visit_Call(self, node) -> None:
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         first = node.args[:2]
         plain = len(first) == 2 and not any(isinstance(a, ast.Starred) for a in first)
         if plain and first[0].lineno == first[1].end_lineno:
@@ -243,9 +246,8 @@ class _Finder(ast.NodeVisitor):
             start = self._col(first[0].lineno, first[0].col_offset)
             end = self._col(first[1].end_lineno, first[1].end_col_offset)
             gap = self.lines[first[0].lineno - 1][start + len(one) : end - len(other)]
-            if one != other:
+            if one != other and name not in SYMMETRIC:
                 self.span("swapped arguments", first[0].lineno, start, end, f"{other}{gap}{one}")
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         place = {"program_id", "num_programs", "size", "stride"}
         for argument in node.args:
             if isinstance(argument, ast.Constant) and name in place:

@@ -1,13 +1,16 @@
 """Prove one mutant after another, each in a fork of a process that is warm already.
 
-A `Prover` owns a copy of the book's tree. It imports what takes long (torch, Triton,
+A `Prover` owns a copy of the book's tree. It imports what takes long (torch, Triton, JAX,
 matplotlib, pytest) and reads the book, but imports nothing that is tangled. For each
 mutant it forks; the child tangles the mutated page into the copy, imports the package
 afresh and runs the page's steps, exactly as the pytest plugin does, up to the first that
 fails. What the child does to its process dies with it.
 
-Steps that neither call the mutated function nor make a name for one that does are left
-out at first; a mutant that survives so is run again with every step of its page.
+Only steps that run the fault's line are run, with those that they stand on: the cheap
+ones first, then all of its own page, then those of other pages. At first, steps that
+compile kernels are left out, and other pages' dear ones. So a survivor may at worst be
+one that a whole run would have caught; `thorough` tries all of them, and its whole page. Where a step catches something, it is tried once without the fault, in the
+same company: a slice that fails by itself is never taken for a catch.
 """
 
 from __future__ import annotations
@@ -18,18 +21,22 @@ import hashlib
 import importlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
 import sys
-import threading
 import time
+import tomllib
 import warnings
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
+from mutants import planted
+from seen import Slices, Trace
+
 ROOT = Path(__file__).resolve().parents[2]
-FILTERS = ["error", "ignore::DeprecationWarning:torch.*", "ignore::DeprecationWarning:triton.*"]
+FILTERS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]["filterwarnings"]
 #: What the children would otherwise import one by one.
 HEAVY = (
     "torch", "triton", "triton.language", "triton.runtime.interpreter",
@@ -38,50 +45,60 @@ HEAVY = (
     "matplotlib.backends.backend_svg", "_pytest.assertion.rewrite", "_pytest.config",
     "literate.prove.documents", "literate.prove.report", "rich", "typer",
 )  # fmt: skip
+#: Packages whose parts are imported before the next fork once a page was seen to use them.
+KEPT = {"torch", "triton", "numpy", "matplotlib", "sympy", "scipy", "mpl_toolkits", "jax", "jaxlib"}
+#: A step is cheap up to here.
+CHEAP = 0.7
+#: Above this, steps of other pages wait for a thorough trial.
+DEAR = 6.0
+#: Only these can go wrong for a child that runs away; the machine is everybody's.
+MEMORY = 8 << 30
 
 
-def copy_of_the_book(to: Path) -> Path:
+def copy_of_the_book(to: Path, root: Path = ROOT) -> Path:
     """The book without its tests, in a folder of its own."""
     for name in ("chapters", "glossary", "code"):
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "_static")
-        shutil.copytree(ROOT / name, to / name, ignore=ignore, dirs_exist_ok=True)
-    shutil.copy(ROOT / "pyproject.toml", to)
+        shutil.copytree(root / name, to / name, ignore=ignore, dirs_exist_ok=True)
+    shutil.copy(root / "pyproject.toml", to)
     return to
 
 
 class Prover:
-    def __init__(self, tree: Path):
+    def __init__(self, tree: Path, kept: Path | None = None):
+        self.tree = tree.resolve()
+        self.kept = kept
         os.chdir(tree)
-        code = str(ROOT / "code")
-        if code not in sys.path:
-            sys.path.insert(0, code)
         for name in HEAVY:
-            try:
+            with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-            except ImportError:
-                pass
         if "torch" in sys.modules:
             # Threads do not survive a fork, and the machine's cores are busy with others.
             sys.modules["torch"].set_num_threads(1)
         from literate.book import Book
         from literate.config import load
+        from literate.prove.chapter import Chapter
+        from literate.prove.steps import steps
 
-        self.tree = tree.resolve()
         self.config = load(self.tree)
         self.book = Book(self.config)
         if self.book.problems:
             raise SystemExit("\n".join(map(str, self.book.problems)))
-        # From here on `roofline` is the copy's; nothing above has imported it.
-        sys.path[:] = [p for p in sys.path if p != code and not p.endswith("/main/code")]
+        # From here on `roofline` is the copy's, in other processes too.
+        sys.path[:] = [p for p in sys.path if not (Path(p) / "roofline").is_dir()]
         for name in [n for n in sys.modules if n.split(".")[0] == "roofline"]:
             del sys.modules[name]
         self.config.make_importable()
-        self._profiles: dict[str, list[dict]] = {}
-        self._slices: dict[tuple, float | None] = {}
+        os.environ["PYTHONPATH"] = str(self.config.code_root)
+        os.environ["TRITON_CACHE_DIR"] = str(self.tree / ".triton")
+        self.steps = {p.path: list(steps(Chapter(self.book, p))) for p in self.book.pages}
+        self.profiles: dict[str, list[dict]] = {}
+        self.slices = Slices(self.book, self.steps, self.profiles)
+        self._sound: dict[tuple[str, str], bool] = {}
 
     # -- in the parent -----------------------------------------------------------------
 
-    def forked(self, work, timeout: float):
+    def forked(self, work, seconds: float):
         """What `work()` returns, from a child; None if it took too long or died."""
         read, write = os.pipe()
         child = os.fork()
@@ -91,6 +108,10 @@ class Prover:
             null = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(null, stream)
+            limit = int(seconds) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
             sys.dont_write_bytecode = True
             try:
                 answer = work()
@@ -103,7 +124,8 @@ class Prover:
             finally:
                 os._exit(0)
         os.close(write)
-        data, end = b"", time.monotonic() + timeout
+        # Processor time is what is limited; waiting for a busy machine is no fault.
+        data, end = b"", time.monotonic() + 60 + 8 * seconds
         while True:
             ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
             if not ready:
@@ -112,101 +134,184 @@ class Prover:
             if not part:
                 break
             data += part
-        try:
-            os.killpg(child, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            try:
-                os.kill(child, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(child, signal.SIGKILL)
         os.close(read)
         os.waitpid(child, 0)
-        return json.loads(data) if data else None
+        try:
+            return json.loads(data)
+        except ValueError:
+            return None
 
     def profile(self, path: str) -> list[dict]:
-        """Each step of a page: its place, its time, the functions called in it."""
-        if path not in self._profiles:
-            self._profiles[path] = self._kept_profile(path)
-        return self._profiles[path]
+        """Each step of a page: its time, and the lines of tangled files that it runs."""
+        if path not in self.profiles:
+            texts = [self.book.page(path).source, *(f.text for f in self.book.files.values())]
+            digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+            name = path.replace("/", "-").removesuffix(".md")
+            file = self.kept / f"profile-{name}-{digest}.json" if self.kept else None
+            if file is not None and file.is_file():
+                answer = json.loads(file.read_text("utf-8"))
+            else:
+                answer = self.forked(lambda: self._profile(path), 1800)
+                if not isinstance(answer, list):
+                    raise SystemExit(f"{path} does not pass as it stands: {answer}")
+                if file is not None:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    part = file.with_suffix(f".{os.getpid()}")
+                    part.write_text(json.dumps(answer), "utf-8")
+                    part.replace(file)
+            modules, self.profiles[path] = answer
+            # All that is not the book's may as well be there before the next fork.
+            for name in modules:
+                if name not in sys.modules:
+                    with contextlib.suppress(BaseException):
+                        importlib.import_module(name)
+        return self.profiles[path]
 
-    def _kept_profile(self, path: str) -> list[dict]:
-        """From the last time, if the page and the code it was made with are the same."""
-        texts = [self.book.page(path).source, *(f.text for f in self.book.files.values())]
-        digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-        file = ROOT / "_build" / "mutation" / f"profile-{Path(path).stem}-{digest}.json"
-        if file.is_file():
-            modules, found = json.loads(file.read_text("utf-8"))
-        else:
-            answer = self.forked(lambda: self._profile(path), 1800)
-            if not isinstance(answer, list):
-                raise SystemExit(f"{path} does not pass as it stands: {answer}")
-            modules, found = answer
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps([modules, found]), "utf-8")
-            part.replace(file)
-        # All that is not the book's may as well be there before the next fork.
-        for name in modules if isinstance(modules, list) else ():
-            if name not in sys.modules:
-                with contextlib.suppress(Exception):
-                    importlib.import_module(name)
-        for step in found:
-            step["called"] = frozenset(step["called"])
-        return found
+    def profile_all(self) -> None:
+        for page in self.book.pages:
+            if page.blocks or page.expressions:
+                self.profile(page.path)
 
-    def prove(self, mutant) -> dict:
-        """Plant a fault; returns its outcome and what was said."""
-        from mutants import planted
-
+    def prove(self, mutant, thorough: bool = False) -> dict:
+        """Plant a fault; returns its outcome, who noticed it and what was said."""
         start = time.monotonic()
+        in_code = mutant.target and mutant.kind != "stale file"
+        answer = self._prove_code(mutant, thorough) if in_code else self._prove_prose(mutant)
+        self.restore()
+        return {**answer, "seconds": round(time.monotonic() - start, 2)}
+
+    def prove_by(self, mutant, path: str, step: str) -> dict:
+        """Plant a fault, and ask the step that is known to notice it; then the whole page."""
         page = self.book.page(mutant.page)
         if mutant.kind == "stale file":
-            return self._timed(start, self._run(page, None, mutant))
-        in_code = bool(mutant.target)
-        if in_code:
+            return self._prove_prose(mutant)
+        if mutant.target:
             changed = planted(page, mutant)
         else:
             from literate.reader import read
 
-            text = "\n".join(mutant.apply(page.source.split("\n")))
-            changed = read(page.file, self.config, text)
-        if changed.source == page.source:
-            return {"outcome": "nothing", "how": "", "seconds": 0.0}
-        if in_code and self._same_code(mutant, changed):
-            return {"outcome": "nothing", "how": "", "seconds": 0.0}
-        if in_code and not self.called(mutant):
-            return {"outcome": "survived", "how": "not called here", "seconds": 0.0}
-        only = self.slice(mutant) if in_code else self._prose_slice(mutant)
-        answer = None
-        if only is not None:
-            answer = self._run(changed, only, mutant)
-        if answer is None or (answer["outcome"] == "survived" and in_code):
-            answer = self._run(changed, None, mutant)
-        return self._timed(start, answer)
+            changed = read(page.file, self.config, "\n".join(mutant.apply(page.source.split("\n"))))
+        places = [i for i, s in enumerate(self.steps[path]) if s.id == step]
+        only = [step] if step in ("census", "numbers") else self.slices.closure(path, places)
+        answer = self._run(path, changed, only, mutant) if only else {"outcome": "survived"}
+        lacking = "NameError" in answer.get("how", "") and not self._is_sound(path, answer)
+        caught = answer["outcome"] == "caught" and not lacking
+        return answer if caught else self._run(path, changed, None, mutant)
 
-    def _timed(self, start: float, answer: dict) -> dict:
-        self.restore()
-        return {**answer, "seconds": round(time.monotonic() - start, 2)}
+    def _prove_code(self, mutant, thorough: bool) -> dict:
+        changed = planted(self.book.page(mutant.page), mutant)
+        if self._same_code(mutant, changed):
+            return {"outcome": "nothing", "how": ""}
+        seeing = self.slices.seeing(mutant)
+        if not seeing and not thorough:
+            return {"outcome": "survived", "how": "its line does not run"}
+        for path, only in self._stages(mutant.page, mutant.target, seeing, thorough):
+            answer = self._run(path, changed, only, mutant)
+            if answer["outcome"] == "caught" and only is not None and not self._is_sound(path, answer):
+                answer = self._run(path, changed, None, mutant)
+            if answer["outcome"] == "caught":
+                return {**answer, "page": path}
+        return {"outcome": "survived", "how": "thorough" if thorough else ""}
+
+    def _stages(self, own: str, target: str, seeing: dict[str, list[int]], thorough: bool):
+        """Pages with the steps to run there, cheap ones first."""
+        others = [path for path in seeing if path != own]
+        pages = [own] * (own in seeing) + others
+        done: dict[str, list] = {}
+
+        def stage(paths, fits):
+            for path in paths:
+                places = [i for i in seeing[path] if fits(self.profiles[path][i])]
+                only = self.slices.closure(path, places, target) if places else []
+                if only and only != done.get(path):
+                    done[path] = only
+                    yield path, only
+
+        def cost(path) -> float:
+            only = self.slices.closure(path, seeing[path], target)
+            return sum(e["seconds"] for e in self.profiles[path] if e["id"] in only)
+
+        yield from stage(pages, lambda e: e["seconds"] <= CHEAP and not e["compiles"])
+        yield from stage(pages[:1], lambda e: not e["compiles"])
+        some = any(not self.profiles[p][i]["compiles"] for p in pages for i in seeing[p])
+        if thorough or not some:
+            yield from stage(pages, lambda e: True)
+        else:
+            yield from stage([p for p in pages if p != own and cost(p) <= DEAR], lambda e: not e["compiles"])
+        if thorough:
+            yield own, None
+
+    def _is_sound(self, path: str, answer: dict) -> bool:
+        """Whether the step that failed passes without the fault, in the same company."""
+        step = answer.get("step")
+        if step is None:
+            return True  # the process ended, or the package cannot be imported
+        key = (path, step)
+        places = [i for i, s in enumerate(self.steps[path]) if s.id == step]
+        dear = any(e["id"] == step and e["seconds"] > 2 for e in self.profiles.get(path, ()))
+        if dear and "NameError" not in answer["how"]:
+            return True  # a name is what a slice lacks if it lacks anything
+        if key not in self._sound:
+            only = self.slices.closure(path, places)
+            self._sound[key] = self._run(path, None, only, None)["outcome"] == "survived"
+        return self._sound[key]
+
+    def _prove_prose(self, mutant) -> dict:
+        from literate.reader import read
+
+        page = self.book.page(mutant.page)
+        if mutant.kind == "stale file":
+            only = [s.id for s in self.steps[page.path] if type(s).__name__ == "Tangled"]
+            return {**self._run(page.path, None, only, mutant), "page": page.path}
+        text = "\n".join(mutant.apply(page.source.split("\n")))
+        if text == page.source:
+            return {"outcome": "nothing", "how": ""}
+        changed = read(page.file, self.config, text)
+        only = ["census"]
+        if mutant.kind == "wrong output":
+            steps = self.steps[page.path]
+            def shows(step):
+                output = getattr(step, "output", None)
+                return output is not None and output.line <= mutant.line <= output.end_line
+
+            only = self.slices.closure(page.path, [i for i, s in enumerate(steps) if shows(s)])
+        answer = self._run(page.path, changed, only, mutant)
+        if answer["outcome"] == "survived":
+            answer = self._run(page.path, changed, None, mutant)
+        return {**answer, "page": page.path}
+
+    def prove_numbers(self, path: str, mutants: list) -> list[dict]:
+        """Faults in a page's expressions, all in one child: each is read as `prove` reads it."""
+        page = self.book.page(path)
+        answers = self.forked(lambda: self._numbers(page, mutants), 600)
+        if not isinstance(answers, list):
+            raise SystemExit(f"the numbers of {path}: {answers}")
+        return [{**answer, "page": path, "seconds": 0.0} for answer in answers]
 
     def _same_code(self, mutant, changed) -> bool:
         """Whether the fault leaves Python with the same program, or with none."""
         new = self._book_with(changed).files[mutant.target].text
         try:
-            return ast.dump(ast.parse(new)) == ast.dump(
-                ast.parse(self.book.files[mutant.target].text)
-            )
+            return ast.dump(ast.parse(new)) == self._tree(mutant.target)
         except SyntaxError:
             return True
+
+    @cache
+    def _tree(self, target: str) -> str:
+        return ast.dump(ast.parse(self.book.files[target].text))
 
     def _book_with(self, changed):
         from literate.book import Book
 
         return Book(self.config, [changed if p.path == changed.path else p for p in self.book.pages])
 
-    def _run(self, page, only, mutant) -> dict:
-        seconds = sum(step["seconds"] for step in self.profile(page.path))
-        limit = 60 + 6 * seconds
-        answer = self.forked(lambda: self._prove(page, only, mutant), limit)
+    def _run(self, path: str, changed, only, mutant) -> dict:
+        known = self.profiles.get(path) or [{"seconds": 2.0}] * len(self.steps[path])
+        chosen = [e["seconds"] for s, e in zip(self.steps[path], known) if only is None or s.id in only]
+        answer = self.forked(lambda: self._prove(path, changed, only, mutant), 30 + 5 * sum(chosen))
         self.restore()
         return answer or {"outcome": "caught", "how": "timeout, or the process died"}
 
@@ -215,105 +320,23 @@ class Prover:
         for target, file in self.book.files.items():
             path = self.config.code_root / target
             if path.read_bytes() != file.text.encode():
-                shutil.copy2(ROOT / self.config.root / target, path)
-                if path.read_bytes() != file.text.encode():
-                    path.write_text(file.text, "utf-8")
-
-    # -- which steps -------------------------------------------------------------------
-
-    def called(self, mutant) -> bool:
-        """Whether any step of the page runs the function that the fault is in."""
-        name = mutant.function.rpartition(".")[2]
-        return not name or any(name in step["called"] for step in self.profile(mutant.page))
-
-    def slice(self, mutant) -> list[int] | None:
-        """The steps that can see the fault, with those they build on; None for all."""
-        profile = self.profile(mutant.page)
-        names = mutant.function.split(".") if mutant.function else []
-        if not names:
-            return None
-        steps = self._steps(mutant.page)
-        calling = [i for i, step in enumerate(profile) if names[-1] in step["called"]]
-        if not calling:
-            return None
-        wanted = set(calling)
-        for index in reversed(range(len(steps))):
-            if index in wanted:
-                wanted |= self._needs(steps, index, calling[-1])
-        # Needs of needs, until nothing is added.
-        while True:
-            more = set().union(*(self._needs(steps, i, calling[-1]) for i in wanted)) - wanted
-            if not more:
-                break
-            wanted |= more
-        wanted |= {i for i, step in enumerate(steps) if type(step).__name__ == "Tangled"}
-        only = sorted(wanted)
-        key = (mutant.page, tuple(only))
-        if key not in self._slices:
-            page = self.book.page(mutant.page)
-            answer = self._run(page, only, None)
-            self._slices[key] = answer["outcome"] == "survived"
-        return only if self._slices[key] else None
-
-    def _prose_slice(self, mutant) -> list[int] | None:
-        steps = self._steps(mutant.page)
-        if mutant.kind.startswith("number"):
-            return [i for i, s in enumerate(steps) if type(s).__name__ in ("Computed", "Printed")]
-        if mutant.kind in ("untagged block", "missing reason", "broken fragment"):
-            return [len(steps) - 1]  # the census
-        return None
-
-    def _steps(self, path: str):
-        from literate.prove.chapter import Chapter
-        from literate.prove.steps import steps
-
-        if path not in self._known:
-            self._known[path] = list(steps(Chapter(self.book, self.book.page(path))))
-        return self._known[path]
-
-    @property
-    def _known(self) -> dict:
-        return self.__dict__.setdefault("_known_steps", {})
-
-    def _needs(self, steps, index: int, last: int) -> set[int]:
-        """Steps that bind a name which this one uses."""
-        cache = self.__dict__.setdefault("_needs_cache", {})
-        key = (id(steps), index, last)
-        if key not in cache:
-            _, now, later = self._names(steps, index)
-            found = set()
-            for name in now:
-                writers = [i for i in range(index) if name in self._names(steps, i)[0]]
-                found |= set(writers[-1:])
-            for name in later:
-                found |= {i for i in range(last) if name in self._names(steps, i)[0] and i != index}
-            cache[key] = found
-        return cache[key]
-
-    def _names(self, steps, index: int) -> tuple[frozenset, frozenset, frozenset]:
-        """Names that a step binds, uses as it runs, and uses in its functions."""
-        cache = self.__dict__.setdefault("_names_cache", {})
-        key = (id(steps), index)
-        if key not in cache:
-            step = steps[index]
-            if type(step).__name__ != "Code":
-                cache[key] = (frozenset(),) * 3
-            else:
-                cache[key] = _names_of(step.block.text)
-        return cache[key]
+                path.write_text(file.text, "utf-8")
 
     # -- in the child ------------------------------------------------------------------
 
-    def _chapter(self, page, book):
+    def _chapter(self, path: str, book):
         from literate.prove.documents import BookSybil
+        from literate.prove.process import process_of
 
-        sybil = BookSybil(book)
+        self._filters()
         # The page's file on disk is as it was; its record is the mutated one.
-        chapter = sybil.parse(page.file).chapter
+        chapter = BookSybil(book).parse(book.page(path).file).chapter
         chapter.enter()
+        for name, value in process_of(chapter.page).environ.items():
+            os.environ.setdefault(name, value)
         return chapter
 
-    def _filters(self):
+    def _filters(self) -> None:
         from _pytest.config import apply_warning_filters
 
         caught = warnings.catch_warnings()
@@ -321,93 +344,88 @@ class Prover:
         apply_warning_filters(FILTERS, [])
 
     def _profile(self, path: str) -> list:
-        sys.dont_write_bytecode = False
         from literate.prove.documents import prove
 
-        self._filters()
-        chapter = self._chapter(self.book.page(path), self.book)
+        sys.dont_write_bytecode = False
+        files = {str(self.config.code_root / target): target for target in self.book.files}
+        chapter = self._chapter(path, self.book)
         found = []
         for step in chapter.steps:
-            called: set[str] = set()
-
-            def note(frame, event, argument, called=called):
-                if event == "call":
-                    called.add(frame.f_code.co_name)
-
-            start = time.monotonic()
-            threading.setprofile(note)
-            sys.setprofile(note)
-            try:
+            start = _used()
+            with Trace(files) as trace:
                 prove(step, chapter)
-            finally:
-                sys.setprofile(None)
-                threading.setprofile(None)
-            seconds = time.monotonic() - start
-            found.append({"id": step.id, "line": step.line, "seconds": seconds, "called": sorted(called)})
-        kept = {"torch", "triton", "numpy", "matplotlib", "sympy", "scipy", "mpl_toolkits"}
-        return [[name for name in sys.modules if name.split(".")[0] in kept], found]
+            seconds = _used() - start
+            lines = {target: sorted(seen) for target, seen in trace.seen.items()}
+            found.append(
+                {"id": step.id, "seconds": round(seconds, 3), "compiles": trace.compiles, "lines": lines}
+            )
+        return [[name for name in sys.modules if name.split(".")[0] in KEPT], found]
 
-    def _prove(self, page, only, mutant) -> dict:
+    def _prove(self, path: str, changed, only, mutant) -> dict:
         from literate.prove.documents import prove
         from literate.prove.report import report
 
-        self._filters()
-        book = self.book if page is self.book.page(page.path) else self._book_with(page)
+        book = self.book if changed is None else self._book_with(changed)
         for target, file in book.files.items():
-            if file.text != self.book.files.get(target, file).text or target not in self.book.files:
+            if target not in self.book.files or file.text != self.book.files[target].text:
                 (self.config.code_root / target).write_text(file.text, "utf-8")
         if mutant is not None and mutant.kind == "stale file":
-            path = self.config.code_root / mutant.target
-            text = path.read_text("utf-8")
-            path.write_text(text.replace(mutant.old, mutant.new, 1), "utf-8")
-        chapter = self._chapter(page, book)
+            file = self.config.code_root / mutant.target
+            file.write_text(file.read_text("utf-8").replace(mutant.old, mutant.new, 1), "utf-8")
+        chapter = self._chapter(path, book)
         if only is not None:
-            left_out = [s for i, s in enumerate(chapter.steps) if i not in set(only)]
-            chapter.done |= {step.line for step in left_out}
-        for index, step in enumerate(chapter.steps):
-            if only is not None and index not in only:
+            wanted = set(only)
+            chapter.done |= {s.line for s in chapter.steps if s.id not in wanted}
+        for step in chapter.steps:
+            if only is not None and step.id not in wanted:
                 continue
             try:
                 prove(step, chapter)
             except BaseException as error:
                 try:
-                    said = report(error, chapter, step.line)
-                    where = said.reprcrash.message
+                    said = report(error, chapter, step.line).reprcrash.message
                 except Exception:
-                    where = f"{page.path}:{step.line}: {type(error).__name__}"
-                return {"outcome": "caught", "how": where[:300], "step": step.id}
+                    said = f"{path}:{step.line}: {type(error).__name__}"
+                return {"outcome": "caught", "how": said[:300], "step": step.id}
         return {"outcome": "survived", "how": ""}
 
+    def _numbers(self, page, mutants) -> list[dict]:
+        from literate.expressions import evaluate
+        from literate.printed import agreed
 
-def _names_of(text: str) -> tuple[frozenset, frozenset, frozenset]:
-    binds: set[str] = set()
-    now: set[str] = set()
-    later: set[str] = set()
+        self._filters()
+        before = agreed(self.config)[page.path]
+        answers = []
+        for mutant in mutants:
+            index, text = expression_with(page, mutant)
+            signal.signal(signal.SIGALRM, _too_long)
+            signal.alarm(10)
+            try:
+                now = evaluate(text, self.config).text
+                same = now == before[index]
+                how = "it prints the same" if same else f"prints {now!r}, not {before[index]!r}"
+            except BaseException as error:
+                same, how = False, f"{type(error).__name__}: {error}"
+            signal.alarm(0)
+            answers.append({"outcome": "survived" if same else "caught", "how": how[:200], "step": "numbers"})
+        return answers
 
-    def walk(node, inside: bool) -> None:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if not inside:
-                binds.add(node.name)
-            for part in node.decorator_list:
-                walk(part, inside)
-            body_inside = inside or not isinstance(node, ast.ClassDef)
-            for part in ast.iter_child_nodes(node):
-                if part not in node.decorator_list:
-                    walk(part, body_inside)
-            return
-        if isinstance(node, ast.Lambda):
-            walk(node.body, True)
-            return
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and not inside:
-            binds.update((a.asname or a.name).split(".")[0] for a in node.names)
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                (later if inside else now).add(node.id)
-            elif not inside:
-                binds.add(node.id)
-                now.add(node.id)  # x[…] = … and x += … need the old one
-        for part in ast.iter_child_nodes(node):
-            walk(part, inside)
 
-    walk(ast.parse(text), False)
-    return frozenset(binds), frozenset(now), frozenset(later)
+def expression_with(page, mutant) -> tuple[int, str]:
+    """Which expression of a page a fault is in, and what it then says."""
+    line = page.source.split("\n")[mutant.line - 1]
+    for index, expression in enumerate(page.expressions):
+        at = line.find(expression.text, expression.column)
+        if expression.line == mutant.line and at <= mutant.start < at + len(expression.text):
+            text = expression.text
+            return index, text[: mutant.start - at] + mutant.new + text[mutant.end - at :]
+    raise LookupError(mutant.id)
+
+
+def _used() -> float:
+    """Processor time of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def _too_long(signum, frame):
+    raise TimeoutError("it takes longer than anybody would wait for a number")

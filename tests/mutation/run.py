@@ -1,12 +1,15 @@
 """Plant faults in the book and count how many of them its own checks notice.
 
-    python tests/mutation/run.py                      every fault; hours
-    python tests/mutation/run.py --seconds 600        as many as fit, in a seeded order
-    python tests/mutation/run.py --only 03 --again    of one chapter; survivors once more
+    python tests/mutation/run.py --report              every fault not tried yet, then the report: hours
+    python tests/mutation/run.py --seconds 600         as many as fit, in a seeded order
+    python tests/mutation/run.py --only 03 --again     of one chapter; survivors once more, thoroughly
+    python tests/mutation/run.py --links               dead links and missing terms alone: one strict build
+    python tests/mutation/run.py --sample              what CI does: a few of every page, under a minute
 
-What was found so far is kept in `_build/mutation/`, so a run can be stopped and taken up
-again; a fault is tried anew when its line or the tested text around it has changed.
-`--report` writes `report.json` and `report.md` beside this file from what is kept there.
+What was found so far is kept in `_build/mutation/` (or `--keep`), so a run can be stopped
+and taken up again; a fault is tried anew when its line has changed. `--report` writes
+`report.json` and `report.md` beside this file from what is kept there. The order is seeded:
+first one fault of each kind in each block, then in each function, then the rest.
 """
 
 from __future__ import annotations
@@ -15,14 +18,12 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import random
+import selectors
 import subprocess
 import sys
 import tempfile
 import time
-import tomllib
-from collections import Counter
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -30,14 +31,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "code")]
 
-KEPT = ROOT / "_build" / "mutation"
-#: The chapters whose checks are judged here; a new one is added when it stands.
-CHAPTERS = ("01", "02", "03", "04", "05_fused")
+#: Faults per chapter in CI's sample, and what one may have cost, in seconds.
+EACH, DEAR = 4, 2.5
+GROUPS = ("code", "numbers", "structure")
 
 
 def pages_of(book, only: list[str]):
-    named = only or CHAPTERS
-    return [p for p in book.pages if p.path.startswith("chapters/") and any(Path(p.path).name.startswith(n) for n in named) and p.path.count("/") == 1]
+    """Pages with something that runs; `--only 03` is the start of a file's name."""
+    named = [p for p in book.pages if p.blocks or p.expressions]
+    wanted = [p for p in named if not only or any(Path(p.path).name.startswith(n) or n in p.path for n in only)]
+    return sorted(wanted, key=lambda p: (p.path.startswith("glossary"), p.path))
 
 
 def stale_files(book, page):
@@ -46,11 +49,11 @@ def stale_files(book, page):
 
     for target, file in book.files.items():
         if file.page == page.path:
-            number, line = next((n, x) for n, x in enumerate(file.lines, 1) if x.block and x.text.strip())
+            line = next(x for x in file.lines if x.block and x.text.strip())
             yield Mutant("stale file", page.path, line.page_line, 0, 0, line.text + " ", line.text, target)
 
 
-def every_mutant(book, page):
+def every_mutant(book, page) -> dict[str, list]:
     import mutants as m
 
     return {
@@ -60,241 +63,223 @@ def every_mutant(book, page):
     }
 
 
-def key(page, mutant) -> str:
-    """The fault by what it does, not by its line number, which every edit moves."""
-    text = page.source.split("\n")[mutant.line - 1].strip()
-    indent = len(page.source.split("\n")[mutant.line - 1]) - len(page.source.split("\n")[mutant.line - 1].lstrip())
-    said = [mutant.kind, mutant.target, mutant.function, text, mutant.start - indent, mutant.new, mutant.more]
-    return hashlib.sha256(json.dumps([page.path, *said]).encode()).hexdigest()[:16]
+def keys(page, mutants) -> list[str]:
+    """Each fault by what it does, not by its line number, which every edit moves."""
+    lines, found, taken = page.source.split("\n"), [], {}
+    for mutant in mutants:
+        text = lines[mutant.line - 1]
+        column = mutant.start - (len(text) - len(text.lstrip()))
+        said = [page.path, mutant.kind, mutant.target, mutant.function, text.strip(), column, mutant.new, mutant.more]
+        said = json.dumps(said)
+        taken[said] = taken.get(said, 0) + 1  # the same line twice in one function
+        found.append(hashlib.sha256(f"{said} {taken[said]}".encode()).hexdigest()[:16])
+    return found
 
 
-def chosen(book, pages, kinds, seed: int):
-    """Faults in a seeded order, the chapters and groups taking turns."""
+def chosen(book, pages, groups, seed: int):
+    """Faults in a seeded order: each kind in each block first; the chapters take turns."""
     queues = []
     for page in pages:
         for group, found in every_mutant(book, page).items():
-            if group in kinds:
-                order = list(found)
+            if group in groups and found:
+                order = list(zip(keys(page, found), found))
                 random.Random(f"{seed} {page.path} {group}").shuffle(order)
-                queues.append([(page, group, mutant) for mutant in order])
-    return [x for x in chain.from_iterable(zip_longest(*queues)) if x is not None]
-
-
-# -- judging --------------------------------------------------------------------------------
-
-
-def judge(page, mutant, rules) -> tuple[str, str]:
-    """What a survivor is: `missed`, unless a rule in judged.toml says otherwise and why."""
-    text = page.source.split("\n")[mutant.line - 1]
-    for rule in rules:
-        if "page" in rule and rule["page"] not in mutant.page:
-            continue
-        if "function" in rule and mutant.function not in rule["function"] and not any(
-            f.endswith("*") and mutant.function.startswith(f[:-1]) for f in rule["function"]
-        ):
-            continue
-        if "line" in rule and rule["line"] not in text:
-            continue
-        if "kind" in rule and mutant.kind not in rule["kind"]:
-            continue
-        if "old" in rule and rule["old"] != mutant.old:
-            continue
-        if "new" in rule and rule["new"] != mutant.new:
-            continue
-        return rule["verdict"], rule["reason"]
-    return "missed", ""
+                tiers, seen = ([], [], []), set()
+                for key, mutant in order:
+                    block = next((b.line for b in page.blocks if b.line <= mutant.line <= b.end_line), 0)
+                    places = [(block, mutant.kind), (mutant.function, mutant.kind)]
+                    tier = next((n for n, place in enumerate(places) if place not in seen), 2)
+                    seen.update(places)
+                    tiers[tier].append((page.path, group, key, mutant))
+                queues.append(tiers)
+    turns = (chain.from_iterable(zip_longest(*(tiers[n] for tiers in queues))) for n in range(3))
+    return [x for x in chain.from_iterable(turns) if x is not None]
 
 
 # -- running --------------------------------------------------------------------------------
 
 
-def serve(seed: int) -> None:
-    """A worker: reads keys on stdin, writes outcomes on stdout, until stdin ends."""
+def serve(kept: Path) -> None:
+    """A worker: reads faults' keys on stdin, writes outcomes on stdout, until stdin ends."""
     import prover
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="book-mutants-") as folder:
-        proving = prover.Prover(prover.copy_of_the_book(Path(folder) / "book"))
+        proving = prover.Prover(prover.copy_of_the_book(Path(folder) / "book"), kept)
+        proving.profile_all()
         known = {}
         for line in sys.stdin:
-            path, wanted = json.loads(line)
+            path, wanted, thorough = json.loads(line)
             page = proving.book.page(path)
             if path not in known:
-                found = chain.from_iterable(every_mutant(proving.book, page).values())
-                known[path] = {key(page, m): m for m in found}
-            mutant = known[path].get(wanted)
-            answer = proving.prove(mutant) if mutant else {"outcome": "gone", "how": "", "seconds": 0}
-            print(json.dumps([path, wanted, answer]), file=answers, flush=True)
+                known[path] = {}
+                for found in every_mutant(proving.book, page).values():
+                    known[path].update(zip(keys(page, found), found))
+            mutants = {key: known[path][key] for key in wanted if key in known[path]}
+            if mutants and all(m.kind.startswith("number") for m in mutants.values()):
+                found = zip(mutants, proving.prove_numbers(path, list(mutants.values())))
+            else:
+                found = [(key, proving.prove(m, thorough)) for key, m in mutants.items()]
+            print(json.dumps([{"key": key, **answer} for key, answer in found]), file=answers, flush=True)
         os.chdir("/")
 
 
-def run(todo, jobs: int, seconds: float | None, out) -> None:
-    """Hand the faults to workers, one each at a time, and keep what they say."""
-    import selectors
+def sampled(sample: dict, only: list[str]) -> int:
+    """Plant the faults of `sample.json` again, one process for all; returns how many got away."""
+    import prover
 
+    planted, missed, gone = 0, [], 0
+    with tempfile.TemporaryDirectory(prefix="book-mutants-") as folder:
+        proving = prover.Prover(prover.copy_of_the_book(Path(folder) / "book"))
+        for path, wanted in sample.items():
+            page = proving.book.page(path)
+            if page is None or only and not any(n in path for n in only):
+                continue
+            known = {}
+            for found in every_mutant(proving.book, page).values():
+                known.update(zip(keys(page, found), found))
+            for key, (where, step) in wanted.items():
+                if key not in known:
+                    gone += 1
+                    continue
+                planted += 1
+                if proving.prove_by(known[key], where, step)["outcome"] != "caught":
+                    missed.append(known[key].id)
+        os.chdir("/")
+    for name in missed:
+        print(f"{name} is not noticed")
+    print(f"{planted} planted, {planted - len(missed)} noticed, {gone} gone")
+    return len(missed)
+
+
+def batches(todo):
+    """Faults in code cost a second each, those in the numbers of a page one together."""
+    numbers: dict[str, list] = {}
+    for path, group, key, _ in todo:
+        if group == "numbers":
+            numbers.setdefault(path, []).append(key)
+    yield from numbers.items()
+    for path, group, key, _ in todo:
+        if group != "numbers":
+            yield path, [key]
+
+
+def run(todo, kept: Path, jobs: int, seconds: float | None, thorough: bool) -> None:
+    """Hand the faults to workers, and keep what they say."""
     end = time.monotonic() + seconds if seconds else None
-    todo = iter(todo)
+    waiting = batches(todo)
     workers = selectors.DefaultSelector()
     count = 0
 
     def next_one(process) -> bool:
-        item = None if end and time.monotonic() > end else next(todo, None)
+        item = None if end and time.monotonic() > end else next(waiting, None)
         if item is None:
             process.stdin.close()
             return False
-        page, _, mutant = item
-        process.stdin.write(json.dumps([page.path, key(page, mutant)]) + "\n")
+        process.stdin.write(json.dumps([*item, thorough]) + "\n")
         process.stdin.flush()
         return True
 
-    for number in range(jobs):
-        process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-        )  # fmt: skip
-        if next_one(process):
-            workers.register(process.stdout, selectors.EVENT_READ, process)
-    while workers.get_map():
-        for ready, _ in workers.select():
-            process = ready.data
-            line = process.stdout.readline()
-            if not line:
-                workers.unregister(process.stdout)
-                continue
-            path, known, answer = json.loads(line)
-            count += 1
-            out.write(json.dumps({"page": path, "key": known, **answer}) + "\n")
-            out.flush()
-            if not next_one(process):
-                workers.unregister(process.stdout)
-                process.stdout.close()
-                process.wait()
+    kept.mkdir(parents=True, exist_ok=True)
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
+    with (kept / name).open("w") as out:
+        for _ in range(jobs):
+            process = subprocess.Popen(
+                [sys.executable, __file__, "--serve", "--keep", kept],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            )  # fmt: skip
+            if next_one(process):
+                workers.register(process.stdout, selectors.EVENT_READ, process)
+        while workers.get_map():
+            for ready, _ in workers.select():
+                process = ready.data
+                line = process.stdout.readline()
+                for answer in json.loads(line) if line else ():
+                    count += 1
+                    out.write(json.dumps(answer) + "\n")
+                out.flush()
+                if not line or not next_one(process):
+                    workers.unregister(process.stdout)
+                    process.stdout.close()
+                    if process.wait():
+                        print(f"a worker ended with exit status {process.returncode}", file=sys.stderr)
     print(f"{count} faults tried")
 
 
-def kept() -> dict[str, dict]:
+def outcomes(kept: Path) -> dict[str, dict]:
     """The last outcome of each fault."""
     found = {}
-    for file in sorted(KEPT.glob("*.jsonl")) if KEPT.is_dir() else []:
+    for file in sorted(kept.glob("*.jsonl")):
         for line in file.read_text("utf-8").splitlines():
             entry = json.loads(line)
             found[entry["key"]] = entry
     return found
 
 
-# -- reporting ------------------------------------------------------------------------------
-
-
-def summary(book, pages) -> dict:
-    rules = tomllib.loads((HERE / "judged.toml").read_text("utf-8"))["rule"]
-    outcomes = kept()
-    chapters = {}
+def sample(book, pages, found: dict[str, dict], seed: int) -> dict:
+    """Faults that were noticed at little cost, of every page and kind: what CI plants again."""
+    picked: dict[str, dict] = {}
     for page in pages:
-        groups = every_mutant(book, page)
-        rows, survivors = {}, []
-        for group, found in groups.items():
-            row = Counter(possible=len(found))
-            for mutant in found:
-                entry = outcomes.get(key(page, mutant))
-                if entry is None or entry["outcome"] in ("nothing", "gone"):
-                    row["no fault"] += entry is not None
-                    continue
-                row["tried"] += 1
-                if entry["outcome"] == "caught":
-                    row["caught"] += 1
-                    continue
-                verdict, reason = judge(page, mutant, rules)
-                row[verdict] += 1
-                survivors.append(
-                    {
-                        "place": f"{page.path}:{mutant.line}", "kind": mutant.kind,
-                        "function": mutant.function, "old": mutant.old, "new": mutant.new,
-                        "line": page.source.split("\n")[mutant.line - 1].strip(),
-                        "verdict": verdict, "reason": reason,
-                        "called": entry.get("how") != "not called here",
-                    }
-                )  # fmt: skip
-            rows[group] = dict(row)
-        chapters[page.path] = {"groups": rows, "survivors": survivors}
-    return {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} CPUs, no GPU",
-        "chapters": chapters,
-    }  # fmt: skip
-
-
-COLUMNS = ("possible", "tried", "caught", "equivalent", "speed only", "needs a GPU", "missed")
-
-
-def table(found: dict) -> str:
-    out = [
-        "# What the book's own checks notice",
-        "",
-        f"Written by `python tests/mutation/run.py --report` on {found['date']} ({found['machine']}).",
-        "A fault is planted in one line of a chapter, the chapter is tangled, and its blocks, outputs and numbers are",
-        "proved as `make doctest` proves them. *Equivalent*: the program means the same with it. *Speed only*: it changes how",
-        "fast a GPU runs the kernel, not what it computes. *Needs a GPU*: the line runs on none of the CPU's paths.",
-        "*Missed*: it changes what a reader gets, and nothing in the chapter says so. `judged.toml` gives the reasons.",
-        "",
-        "| chapter | faults in | " + " | ".join(COLUMNS) + " |",
-        "| --- | --- | " + " | ".join("--:" for _ in COLUMNS) + " |",
-    ]
-    total: dict[str, Counter] = {}
-    for path, chapter in found["chapters"].items():
-        for group, row in chapter["groups"].items():
-            total.setdefault(group, Counter()).update(row)
-            cells = " | ".join(f"{row.get(c, 0):,}" for c in COLUMNS)
-            out.append(f"| {Path(path).stem} | {group} | {cells} |")
-    for group, row in total.items():
-        out.append(f"| **all** | {group} | " + " | ".join(f"{row.get(c, 0):,}" for c in COLUMNS) + " |")
-    for verdict in ("missed", "needs a GPU", "speed only", "equivalent"):
-        entries = [s for c in found["chapters"].values() for s in c["survivors"] if s["verdict"] == verdict]
-        out += ["", f"## Survivors: {verdict} ({len(entries)})", ""]
-        for s in entries:
-            where = f" in `{s['function']}`" if s["function"] else ""
-            out.append(f"- {s['place']}{where}, {s['kind']}: `{s['old']}` → `{s['new']}`" + (f". {s['reason']}" if s["reason"] else ""))
-    return "\n".join(out) + "\n"
+        kinds: dict[str, list] = {}
+        for mutants in every_mutant(book, page).values():
+            for key, mutant in zip(keys(page, mutants), mutants):
+                entry = found.get(key)
+                if entry and entry["outcome"] == "caught" and entry.get("step") and entry["seconds"] < DEAR:
+                    kinds.setdefault(mutant.kind, []).append([key, [entry["page"], entry["step"]]])
+        order = random.Random(f"{seed} {page.path}")
+        turns = [order.sample(kinds[kind], len(kinds[kind])) for kind in sorted(kinds)]
+        order.shuffle(turns)
+        mixed = [x for x in chain.from_iterable(zip_longest(*turns)) if x is not None]
+        if mixed:
+            picked[page.path] = dict(mixed[: EACH if page.path.startswith("chapters/0") else 1])
+    return picked
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], metavar="NN", help="chapters by the start of their names")
-    parser.add_argument("--kinds", default="code,numbers,structure")
-    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--only", action="append", default=[], metavar="NN", help="pages by the start of their names")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="of code, numbers and structure")
+    parser.add_argument("--seconds", type=float, help="stop after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--again", action="store_true", help="try survivors that no rule explains again, first")
+    parser.add_argument("--again", action="store_true", help="try survivors that no rule explains again, with whole pages")
+    parser.add_argument("--links", action="store_true", help="plant dead links and missing terms, and weave once")
+    parser.add_argument("--sample", action="store_true", help="plant the faults of sample.json, as CI does")
     parser.add_argument("--report", action="store_true", help="write the report of what is kept")
+    parser.add_argument("--no-run", action="store_true", help="only report")
+    parser.add_argument("--keep", type=Path, default=ROOT / "_build" / "mutation", metavar="DIR")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.seed)
+        serve(options.keep)
         return 0
+    if options.sample:
+        return 1 if sampled(json.loads((HERE / "sample.json").read_text("utf-8")), options.only) else 0
+    import links
+    import report
     from literate.book import Book
     from literate.config import load
 
     book = Book(load(ROOT))
     pages = pages_of(book, options.only)
-    if not options.report or options.again:
-        KEPT.mkdir(parents=True, exist_ok=True)
-        before = kept()
-        rules = tomllib.loads((HERE / "judged.toml").read_text("utf-8"))["rule"]
-        todo = chosen(book, pages, options.kinds.split(","), options.seed)
-        again = [
-            x for x in todo
-            if before.get(key(x[0], x[2]), {}).get("outcome") == "survived" and judge(x[0], x[2], rules)[0] == "missed"
-        ] if options.again else []  # fmt: skip
-        todo = again or [x for x in todo if key(x[0], x[2]) not in before]
-        with (KEPT / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl").open("w") as out:
-            run(todo, options.jobs, options.seconds, out)
-    found = summary(book, pages)
+    if options.links or options.report and not options.no_run:
+        links.run(book, options.keep)
+    if not (options.links or options.no_run):
+        before, rules = outcomes(options.keep), report.rules()
+        todo = chosen(book, pages, options.groups.split(","), options.seed)
+        if options.again:
+            todo = [x for x in todo if report.unexplained(book, before.get(x[2]), x[3], rules)]
+        else:
+            todo = [x for x in todo if x[2] not in before and not report.by_class(book, x[3], rules)]
+        run(todo, options.keep, options.jobs, options.seconds, options.again)
+    now = outcomes(options.keep)
+    found = report.summary(book, pages, now, links.outcomes(options.keep))
     if options.report:
-        (HERE / "report.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        (HERE / "report.md").write_text(table(found), "utf-8")
-    missed = [s for c in found["chapters"].values() for s in c["survivors"] if s["verdict"] == "missed"]
+        report.write(found, sample(book, pages, now, options.seed))
+    missed = [s for c in found["pages"].values() for s in c["survivors"] if s["verdict"] == "missed"]
     for s in missed:
-        print(f"{s['place']}: {s['kind']} in {s['function'] or 'the module'}: {s['old']!r} -> {s['new']!r} is not noticed")
+        print(f"{s['place']}: {s['kind']} in {s['function'] or 'the page'}: {s['old']!r} -> {s['new']!r} is not noticed")
     return 1 if missed else 0
 
 
