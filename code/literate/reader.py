@@ -26,6 +26,8 @@ from .records import Block, Expression, Page
 
 ROLE = "num"
 
+#: What a directive can be called; whether there is one, only weaving knows.
+DIRECTIVE = re.compile(r"[a-z0-9][a-z0-9_:+.-]*")
 #: Directives whose body is not Markdown: nothing in them is read, nothing is expected.
 LITERAL = frozenset(
     "math raw toctree image mermaid graphviz bibliography index highlight"
@@ -199,6 +201,8 @@ class _Reading:
 
     def directive(self, fence: _Fence, name: str, argument: str) -> None:
         inside = range(fence.line, fence.end_line + 1)
+        if not DIRECTIVE.fullmatch(name):
+            self.complain(fence.line, f"no directive is called {name!r}")
         if name == "code-block":
             self.opaque.update(inside)
             self.code_block(fence, argument)
