@@ -73,7 +73,6 @@ class Book:
         self.problems: list[Problem] = [p for page in self.pages for p in page.problems]
         self.files: dict[str, TangledFile] = {}
         self._by_path = {page.path: page for page in self.pages}
-        self._by_file = {page.file.resolve(): page for page in self.pages}
         self._tangle()
 
     def page(self, path: str) -> Page | None:
@@ -82,6 +81,10 @@ class Book:
     def page_at(self, file: Path) -> Page | None:
         """The page that is this file, however its folder was reached."""
         return self._by_file.get(file.resolve())
+
+    @cached_property
+    def _by_file(self) -> dict[Path, Page]:
+        return {page.file.resolve(): page for page in self.pages}
 
     def fragments(self, page: Page) -> dict[str, Block]:
         return {block.fragment: block for block in page.blocks if block.fragment}

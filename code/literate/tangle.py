@@ -74,8 +74,9 @@ def changes(book: Book) -> list[Change]:
     """Every file that is not as the book has it, among them files it no longer has."""
     found = []
     root = book.config.code_root
+    folders: dict[Path, Path] = {}
     for target, file in book.files.items():
-        path = _inside(root, target, file)
+        path = _inside(root, target, file, folders)
         with _at_its_chapter(book, file):
             old = _text(path)
         if old != file.text:
@@ -186,11 +187,14 @@ def _refusal(book: Book, change: Change) -> Problem:
     )  # fmt: skip
 
 
-def _inside(root: Path, target: str, file: TangledFile) -> Path:
+def _inside(root: Path, target: str, file: TangledFile, folders: dict[Path, Path]) -> Path:
     """The file's path; refused if a link would lead the write to another place."""
     path = root / target
-    outside = not path.parent.resolve().is_relative_to(root)
-    if outside or path.parent.resolve() != path.parent or path.is_symlink():
+    if path.parent not in folders:
+        folders[path.parent] = path.parent.resolve()
+    folder = folders[path.parent]
+    outside = not folder.is_relative_to(root)
+    if outside or folder != path.parent or path.is_symlink():
         said = "leads out of the code root through a link" if outside else "is behind a link"
         raise BookError(Problem(file.page, min(file.spans), f"{target} {said}"))
     return path
