@@ -43,7 +43,10 @@ def _write(app, exception) -> None:
     for name in sorted(app.env.found_docs):
         file = out / f"{name}.html"
         if file.is_file():
-            soups[name] = BeautifulSoup(file.read_text("utf-8"), "html.parser")
+            # All links that get a card and all targets stand there, and parsing is slow.
+            html = file.read_text("utf-8")
+            article = html[max(html.find("<article"), 0) : html.rfind("</article>") + 1]
+            soups[name] = BeautifulSoup(article, "html.parser")
     targets = {name: {t["id"]: t for t in soup.find_all(id=True)} for name, soup in soups.items()}
     for name, soup in soups.items():
         cards = {}
