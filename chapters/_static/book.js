@@ -1,12 +1,7 @@
-/* Small things for the reader: how far down the page one is, and names for the theme's
-   unnamed buttons. */
+/* Small things for the reader: how far down the page one is, and a download that is one. */
 (function () {
   "use strict";
   function start() {
-    for (const summary of document.querySelectorAll(".has-children > details > summary")) {
-      const link = summary.closest(".has-children").querySelector("a");
-      summary.setAttribute("aria-label", `Chapters under ${link ? link.textContent.trim() : "this"}`);
-    }
     for (const link of document.querySelectorAll("a.btn-notebook")) {
       link.setAttribute("download", "");
       link.removeAttribute("target");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib
 from pathlib import Path
+from symtable import symtable
 
 from .conditions import parse_requirements
 from .config import Config
@@ -19,6 +20,12 @@ def check(answer: float | None, hidden: str, tolerance: float) -> None:
         print(f"Right: {right:.4g}.")
     else:
         print("Not yet: too " + ("small." if answer < right else "large."))
+
+
+def _bound(source: str) -> list[str]:
+    """The names that this source defines or imports at its top level, not those it reads."""
+    symbols = symtable(source, "cell", "exec").get_symbols()
+    return [s.get_name() for s in symbols if s.is_assigned() or s.is_imported()]
 
 
 def start(conditions: str = "") -> None:
@@ -49,7 +56,7 @@ def start(conditions: str = "") -> None:
         file = shell.compile.cache(cell)  # where `inspect`, and so Triton, find the source
         code = compile(cell, file, "exec", dont_inherit=True)
         exec(code, vars(module))
-        shell.push({name: vars(module)[name] for name in code.co_names if name in vars(module)})
+        shell.push({n: vars(module)[n] for n in _bound(cell) if n in vars(module)})
 
     shell.push({"check": check})
     shell.register_magic_function(requires, "cell", "requires")

@@ -16,9 +16,14 @@ from ..book import Book
 from ..config import load
 from ..reports import Reports
 from . import (
-    answers, blocks, cards, census, figures, files, notebooks, numbers, status, widgets,
+    accessible, answers, blocks, cards, census, figures, files, formulas, notebooks, numbers,
+    status, widgets,
 )  # fmt: skip
 
+PARTS = (
+    accessible, answers, blocks, cards, census, figures, files, formulas, notebooks, numbers,
+    status, widgets,
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 
 
@@ -27,10 +32,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", _configure)
     app.connect("builder-inited", _read_book)
     app.connect("env-before-read-docs", _report_problems)
-    parts = (
-        answers, blocks, cards, census, figures, files, notebooks, numbers, status, widgets,
-    )  # fmt: skip
-    for part in parts:
+    for part in PARTS:
         part.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from docutils import nodes
 
-from ..book import Book, module_name
+from ..book import REFERENCE, Book, module_name
 from ..records import Block, Page
 from .answers import answer, hidden
 from .figures import drawing
@@ -138,7 +138,7 @@ class Notebook:
         else:
             if block.fragment:
                 self.pending.append(f"*⟨{block.fragment}⟩, a piece of a cell:*")
-            self.pending.append(_fenced(block.language, block.text))
+            self.pending.append(_fenced(block.language, _named(block.text)))
 
     def formula(self, node: nodes.math_block) -> str:
         number = node.get("number")
@@ -200,6 +200,12 @@ class Notebook:
             return f"[{text}]({node['refuri']})"
         mark = {"emphasis": "*", "strong": "**"}.get(node.tagname, "")
         return f"{mark}{text}{mark}" if text.strip() else text
+
+
+def _named(text: str) -> str:
+    """The text with each `<<name>>` as a comment, as the page shows it."""
+    lines = (REFERENCE.sub(r"\g<indent># ⟨\g<name>⟩", line) for line in text.split("\n"))
+    return "\n".join(lines)
 
 
 def _fenced(language: str, text: str) -> str:
