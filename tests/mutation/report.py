@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 #: Verdicts on a fault that was not noticed, the last of which is the one to mend.
-VERDICTS = ("prints the same", "equivalent", "speed only", "needs a GPU", "missed")
+VERDICTS = ("prints the same", "equivalent", "speed only", "needs a GPU", "by tests", "missed")
 COLUMNS = ("possible", "tried", "caught", *VERDICTS)
 
 
@@ -48,9 +48,16 @@ def _fits(key: str, value, mutant, text: str, entry: dict) -> bool:
             return getattr(mutant, key) in ([value] if isinstance(value, str) else value)
         case "runs":
             return value == (entry["how"] != "its line does not run")
-        case "verdict" | "reason" | "tried":
+        case "verdict" | "reason" | "tried" | "tests":
             return True
     raise ValueError(f"judged.toml: a rule has no key {key!r}")
+
+
+def asked(book, mutant, entry: dict, rules: list[dict]) -> str:
+    """The tests that are said to notice a survivor."""
+    text = book.page(mutant.page).source.split("\n")[mutant.line - 1]
+    fitting = (r for r in rules if all(_fits(k, v, mutant, text, entry) for k, v in r.items()))
+    return next(fitting, {}).get("tests", "")
 
 
 def by_class(book, mutant, rules: list[dict]) -> str:
@@ -71,7 +78,7 @@ def unexplained(book, entry: dict | None, mutant, rules: list[dict]) -> bool:
     return judge(book, mutant, entry, rules)[0] == "missed"
 
 
-def summary(book, pages, outcomes: dict, links: dict) -> dict:
+def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
     from run import every_mutant, keys
 
     known = rules()
@@ -98,6 +105,8 @@ def summary(book, pages, outcomes: dict, links: dict) -> dict:
                     elsewhere += entry.get("page", page.path) != page.path
                     continue
                 verdict, reason = judge(book, mutant, entry, known)
+                if verdict == "by tests" and confirmed.get(key, "").startswith("not "):
+                    verdict, reason = "missed", ""
                 row[verdict] += 1
                 if verdict != "prints the same":
                     survivors.append({
@@ -105,7 +114,7 @@ def summary(book, pages, outcomes: dict, links: dict) -> dict:
                         "function": mutant.function, "old": mutant.old, "new": mutant.new,
                         "line": page.source.split("\n")[mutant.line - 1].strip(),
                         "runs": entry["how"] != "its line does not run",
-                        "verdict": verdict, "reason": reason, "tests": entry.get("tests", ""),
+                        "verdict": verdict, "reason": reason, "tests": confirmed.get(key, ""),
                     })  # fmt: skip
         for kind, row in links.get(page.path, {}).items():
             rows[kind] = Counter({k: v for k, v in row.items() if k != "survivors"})
@@ -177,8 +186,8 @@ def table(found: dict) -> str:
         "",
         "Not caught, and why: *prints the same*: a changed number expression of which the page shows no trace. *Equivalent*: the program means the",
         "same with it. *Speed only*: it changes how fast a GPU runs a kernel, not what it computes. *Needs a GPU*: the line runs on none of the CPU's",
-        "paths, or only a GPU's many programs could tell; blocks that need a GPU and `tests/kernels` run it there. *Missed*: it changes what a reader",
-        "gets, and nothing in the book says so. `judged.toml` holds the reasons. The last column leaves out all but the caught and the missed.",
+        "paths, or only a GPU's many programs could tell; blocks that need a GPU and `tests/kernels` run it there. *By tests*: `make test` has a test of",
+        "it that `make doctest` does not run. *Missed*: it changes what a reader gets, and nothing says so. `judged.toml` holds the reasons. The last column leaves out all but the caught and the missed.",
         "",
         "## Faults in tangled code",
         "",

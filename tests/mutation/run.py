@@ -2,7 +2,7 @@
 
     python tests/mutation/run.py --report              every fault not tried yet, then the report: hours
     python tests/mutation/run.py --seconds 600         as many as fit, in a seeded order
-    python tests/mutation/run.py --only 03 --again     of one chapter; survivors once more, thoroughly
+    python tests/mutation/run.py --only 03 --again --thorough     survivors of one chapter once more
     python tests/mutation/run.py --links               dead links and missing terms alone: one strict build
     python tests/mutation/run.py --sample              what CI does: a few of every page, under a minute
 
@@ -196,6 +196,8 @@ def run(todo, kept: Path, jobs: int, seconds: float | None, thorough: bool) -> N
                 process = ready.data
                 line = process.stdout.readline()
                 for answer in json.loads(line) if line else ():
+                    if answer["outcome"] == "gone":
+                        continue
                     count += 1
                     out.write(json.dumps(answer) + "\n")
                 out.flush()
@@ -243,8 +245,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="stop after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--again", action="store_true", help="try survivors that no rule explains again, with whole pages")
+    parser.add_argument("--again", action="store_true", help="try survivors that no rule explains again")
+    parser.add_argument("--thorough", action="store_true", help="before a fault counts as a survivor, prove all of its page, and others' dear steps")
     parser.add_argument("--links", action="store_true", help="plant dead links and missing terms, and weave once")
+    parser.add_argument("--confirm", action="store_true", help="ask tests/ for the survivors that are said to be theirs")
     parser.add_argument("--sample", action="store_true", help="plant the faults of sample.json, as CI does")
     parser.add_argument("--report", action="store_true", help="write the report of what is kept")
     parser.add_argument("--no-run", action="store_true", help="only report")
@@ -256,6 +260,7 @@ def main() -> int:
         return 0
     if options.sample:
         return 1 if sampled(json.loads((HERE / "sample.json").read_text("utf-8")), options.only) else 0
+    import confirm
     import links
     import report
     from literate.book import Book
@@ -265,16 +270,21 @@ def main() -> int:
     pages = pages_of(book, options.only)
     if options.links or options.report and not options.no_run:
         links.run(book, options.keep)
-    if not (options.links or options.no_run):
-        before, rules = outcomes(options.keep), report.rules()
+    before, rules = outcomes(options.keep), report.rules()
+    if options.confirm:
+        todo = chosen(book, pages, ["code"], options.seed)
+        survivors = [x for x in todo if before.get(x[2], {}).get("outcome") == "survived"]
+        asked = [(key, m, report.asked(book, m, before[key], rules)) for _, _, key, m in survivors]
+        confirm.run(book, [x for x in asked if x[2]], options.keep, options.seconds)
+    elif not (options.links or options.no_run):
         todo = chosen(book, pages, options.groups.split(","), options.seed)
         if options.again:
             todo = [x for x in todo if report.unexplained(book, before.get(x[2]), x[3], rules)]
         else:
             todo = [x for x in todo if x[2] not in before and not report.by_class(book, x[3], rules)]
-        run(todo, options.keep, options.jobs, options.seconds, options.again)
+        run(todo, options.keep, options.jobs, options.seconds, options.thorough)
     now = outcomes(options.keep)
-    found = report.summary(book, pages, now, links.outcomes(options.keep))
+    found = report.summary(book, pages, now, links.outcomes(options.keep), confirm.outcomes(options.keep))
     if options.report:
         report.write(found, sample(book, pages, now, options.seed))
     missed = [s for c in found["pages"].values() for s in c["survivors"] if s["verdict"] == "missed"]
