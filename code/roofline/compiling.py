@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: 3860bfc9ec01a7cb
+# Content hash: 5da7bfbc9062455e
 
 """What torch.compile makes of a function, what it costs, and what it gains.
 
@@ -81,9 +81,10 @@ def _listening() -> Iterator[list[str]]:
     try:
         yield listener.said
     finally:
-        for log, (log.level, log.propagate) in zip(logs, before, strict=True):
+        for log, (level, propagate) in zip(logs, before, strict=True):
             log.removeHandler(listener)
-            log.setLevel(log.level)  # forgets what the level was taken to allow
+            log.setLevel(level)
+            log.propagate = propagate
 
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
@@ -562,7 +563,9 @@ def compare(
         return time.perf_counter() - start, (result, (args, kwargs)), compiled
 
     right = called(plain)
-    torch.compile(lambda x: x + 1, **options)(torch.ones(2))  # imports what it needs
+    device = next((x.device for x in _tensors(given)), torch.device("cpu"))
+    # What the compiler must import is not the function's time.
+    torch.compile(lambda x: x + 1, **options)(torch.ones(2, device=device))
     with tempfile.TemporaryDirectory(prefix="compare-") as folder, caches_in(folder):
         cold, output, _ = first()
         error = _disagreement(output, right, tolerance)
