@@ -1,5 +1,5 @@
 # Tangled from chapters/08_jax_sharding_pipeline.md: edit it there, then run `make tangle`.
-# Content hash: 58a4204ece333ddb
+# Content hash: 61b77c139d25f507
 
 """What it costs to send arrays between devices: a model that needs no device."""
 
@@ -14,6 +14,8 @@ from roofline.hardware import GPU
 
 def grid(devices: int) -> tuple[int, int]:
     """The two factors of a number that are closest to each other, the smaller first."""
+    if devices < 1:
+        raise ValueError(f"devices must be at least 1, got {devices}")
     rows = max(r for r in range(1, math.isqrt(devices) + 1) if devices % r == 0)
     return rows, devices // rows
 
@@ -32,7 +34,7 @@ RING = {
 @dataclass(frozen=True)
 class Collective:
     """One collective. `bytes` are those of the whole array: the gathered one, the one
-    to be scattered, the summed one; for ppermute, what one device passes on."""
+    to be scattered, the summed one; for ppermute and all-to-all, what one device has."""
 
     kind: str
     bytes: int
@@ -43,6 +45,10 @@ class Collective:
         if self.kind not in RING:
             known = ", ".join(RING)
             raise ValueError(f"kind must be one of {known}; got {self.kind!r}")
+        for name, least in (("bytes", 0), ("group_size", 1), ("times", 0)):
+            if getattr(self, name) < least:
+                got = getattr(self, name)
+                raise ValueError(f"{name} must be at least {least}, got {got}")
 
     @property
     def sent(self) -> float:
@@ -59,6 +65,20 @@ def _axes(entry) -> tuple[str, ...]:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
+def _check_layout(name: str, spec, shape: tuple[int, int], mesh) -> None:
+    if len(spec) != 2:
+        raise ValueError(f"{name} must have two entries, got {spec}")
+    used = [axis for entry in spec for axis in _axes(entry)]
+    if unknown := [axis for axis in used if axis not in mesh]:
+        raise ValueError(f"{name} names {unknown[0]!r}; the mesh has {', '.join(mesh)}")
+    if len(used) > len(set(used)):
+        raise ValueError(f"{name} must name each axis once, got {spec}")
+    for extent, entry in zip(shape, spec):
+        parts = math.prod(mesh[axis] for axis in _axes(entry))
+        if extent % parts:
+            raise ValueError(f"{name} cuts {extent} into {parts} unequal pieces")
+
+
 def matmul_collectives(
     m: int, k: int, n: int, a, b, c, *, mesh: Mapping[str, int], itemsize: int = 4
 ) -> list[Collective]:
@@ -66,8 +86,12 @@ def matmul_collectives(
 
     a, b, c  two entries each, as in PartitionSpec: None, an axis, or a tuple of axes
     mesh     the size of each axis
-    Raises ValueError for layouts that the rules below do not cover.
+    Raises ValueError for layouts that the rules below do not cover, for pieces of
+    unequal size, and for what is no layout: an unknown axis, or one named twice.
     """
+    shapes = {"a": (a, (m, k)), "b": (b, (k, n)), "c": (c, (m, n))}
+    for name, (spec, shape) in shapes.items():
+        _check_layout(name, spec, shape, mesh)
     (am, ak), (bk, bn), (cm, cn) = (tuple(map(_axes, spec)) for spec in (a, b, c))
 
     def parts(axes) -> int:
@@ -101,6 +125,12 @@ class Link:
     bandwidth: float
     alpha: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise ValueError(f"bandwidth must be above 0, got {self.bandwidth}")
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha must be at least 0, got {self.alpha}")
+
     def seconds(self, *collectives: Collective) -> float:
         """How long a device sends, if its collectives come one after the other."""
         return sum(
@@ -132,21 +162,27 @@ def fit(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """alpha and B/s for (bytes, seconds) pairs: seconds = alpha + bytes / bandwidth.
 
     Least squares of the relative errors, so that small messages count as much as
-    large ones. Raises ValueError unless there are two different sizes.
+    large ones. Raises ValueError unless there are two different sizes, each took some
+    time, and larger ones took longer.
     """
     if len({size for size, _ in samples}) < 2:
         raise ValueError(f"samples must hold two sizes at least, got {list(samples)}")
+    if any(not seconds > 0 for _, seconds in samples):
+        raise ValueError(f"samples must have seconds above 0, got {list(samples)}")
     # Divided by the seconds, each sample asks for 1 = alpha / t + beta * size / t.
     rows = [(1 / t, size / t) for size, t in samples]
     aa, ab, bb = (sum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     a, b = (sum(x[i] for x in rows) for i in (0, 1))
     below = aa * bb - ab * ab
     alpha, beta = (a * bb - b * ab) / below, (b * aa - a * ab) / below
+    if beta <= 0:
+        raise ValueError(f"samples must take longer as they grow, got {list(samples)}")
     return alpha, 1 / beta
 
 
 def schedule(stages: int, microbatches: int) -> list[list[int]]:
     """For each stage, the microbatch it works on in each turn; -1 where it waits."""
+    _some(stages, microbatches)
     turns = range(microbatches + stages - 1)
     return [
         [t - stage if 0 <= t - stage < microbatches else -1 for t in turns]
@@ -156,8 +192,12 @@ def schedule(stages: int, microbatches: int) -> list[list[int]]:
 
 def bubble(stages: int, microbatches: int) -> float:
     """The fraction of a pipeline's time in which its stages wait."""
+    _some(stages, microbatches)
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def _some(stages: int, microbatches: int) -> None:
     if stages < 1 or microbatches < 1:
         raise ValueError(
             f"stages and microbatches must be at least 1, got {stages}, {microbatches}"
         )
-    return (stages - 1) / (microbatches + stages - 1)

@@ -1,5 +1,5 @@
 # Tangled from chapters/08_jax_sharding_pipeline.md: edit it there, then run `make tangle`.
-# Content hash: 7359094dcb1d2640
+# Content hash: 3cb565e55e7b0a87
 
 """Arrays on many devices: what XLA sends, a matmul that hides it, and a pipeline."""
 
@@ -133,6 +133,8 @@ def all_gather_matmul(x, w, *, mesh: Mesh, axis: str, overlap: bool = True):
 
     Returns shape (m, n), its columns spread over the axis. Raises ValueError.
     """
+    if axis not in mesh.shape:
+        raise ValueError(f"axis must be one of {', '.join(mesh.shape)}; got {axis!r}")
     size = mesh.shape[axis]
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[0]:
         raise ValueError(f"x and w must be matrices that fit, got {x.shape}, {w.shape}")
@@ -146,7 +148,7 @@ def all_gather_matmul(x, w, *, mesh: Mesh, axis: str, overlap: bool = True):
     def ring(x, w):
         rows, me = x.shape[0], lax.axis_index(axis)
         left = [(i, (i - 1) % size) for i in range(size)]
-        y = jnp.zeros((rows * size, w.shape[1]), x.dtype)
+        y = jnp.zeros((rows * size, w.shape[1]), jnp.result_type(x, w))
         y = lax.pcast(y, axis, to="varying")
         for turn in range(size):
             after = lax.ppermute(x, axis, left) if turn < size - 1 else None
@@ -174,9 +176,13 @@ def pipeline(stage: Callable, params: Any, batches, *, mesh: Mesh, axis: str):
     Returns the result, shaped like `batches`, and the microbatch that each stage had in
     each turn, shape (stages, microbatches + stages - 1), -1 where it had none.
     """
+    if axis not in mesh.shape:
+        raise ValueError(f"axis must be one of {', '.join(mesh.shape)}; got {axis!r}")
+    if batches.ndim < 1 or batches.shape[0] < 1:
+        raise ValueError(f"batches must hold a microbatch, got {batches.shape}")
     stages, count = mesh.shape[axis], batches.shape[0]
     for leaf in jax.tree.leaves(params):
-        if leaf.shape[0] != stages:
+        if leaf.shape[:1] != (stages,):
             raise ValueError(f"params must have {stages} stages, got {leaf.shape}")
     right = [(i, i + 1) for i in range(stages - 1)]
 
@@ -189,6 +195,8 @@ def pipeline(stage: Callable, params: Any, batches, *, mesh: Mesh, axis: str):
             if_first = jnp.where(t < count, t, -1)
             number = jnp.where(me == 0, if_first, number)
             data = jnp.where(me == 0, batches[jnp.minimum(t, count - 1)], data)
+            # Not on zeros: a stage may divide by what it is given (see the pitfalls).
+            data = jnp.where(number >= 0, data, batches[0])
             data = stage(mine, data)
             slot = jnp.maximum(number, 0)
             ends = (me == stages - 1) & (number >= 0)

@@ -85,11 +85,13 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
     found = {}
     for page in pages:
         rows: dict[str, Counter] = {}
+        unrun: dict[str, Counter] = {}
         survivors, elsewhere = [], 0
         for mutants in every_mutant(book, page).values():
             for key, mutant in zip(keys(page, mutants), mutants):
-                row = rows.setdefault(mutant.kind, Counter())
                 entry = outcomes.get(key)
+                idle = entry is not None and entry["how"] == "its line does not run"
+                row = (unrun if idle else rows).setdefault(mutant.kind, Counter())
                 if entry is None and (verdict := by_class(book, mutant, known)):
                     row["possible"] += 1
                     row[verdict] += 1
@@ -125,6 +127,7 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
                 })  # fmt: skip
         found[page.path] = {
             "kinds": {kind: dict(row) for kind, row in rows.items() if row["possible"]},
+            "lines that do not run": {kind: dict(row) for kind, row in unrun.items()},
             "caught by another page": elsewhere,
             "survivors": survivors,
         }
@@ -155,9 +158,9 @@ def _sum(rows) -> Counter:
     return total
 
 
-def _rows(found: dict, kinds) -> list[str]:
+def _rows(found: dict, kinds, of: str = "kinds") -> list[str]:
     """A table of some kinds of faults, by page and then by kind."""
-    pages = {path: [(k, r) for k, r in p["kinds"].items() if kinds(k)] for path, p in found["pages"].items()}
+    pages = {path: [(k, r) for k, r in p[of].items() if kinds(k)] for path, p in found["pages"].items()}
     by_kind: dict[str, Counter] = {}
     for kind, row in (pair for pairs in pages.values() for pair in pairs):
         by_kind.setdefault(kind, Counter()).update(row)
@@ -189,11 +192,17 @@ def table(found: dict) -> str:
         "paths, or only a GPU's many programs could tell; blocks that need a GPU and `tests/kernels` run it there. *By tests*: `make test` has a test of",
         "it that `make doctest` does not run. *Missed*: it changes what a reader gets, and nothing says so. `judged.toml` holds the reasons. The last column leaves out all but the caught and the missed.",
         "",
-        "## Faults in tangled code",
+        "## Faults in lines of tangled code that run",
         "",
         f"{elsewhere} of the caught are caught by another page's checks than the one they are planted in.",
         "",
         *_rows(found, lambda kind: kind not in prose and not kind.startswith(NUMBERS)),
+        "",
+        "## Faults in lines of tangled code that no step runs",
+        "",
+        "Which lines a chapter runs is known without planting anything, so these are not a sample but all of them.",
+        "",
+        *_rows(found, lambda kind: True, "lines that do not run"),
         "",
         "## Faults in computed numbers",
         "",
