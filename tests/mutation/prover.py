@@ -57,7 +57,7 @@ MEMORY = 8 << 30
 
 def copy_of_the_book(to: Path, root: Path = ROOT) -> Path:
     """The book without its tests, in a folder of its own."""
-    for name in ("chapters", "glossary", "code"):
+    for name in ("chapters", "glossary", "code", "tests/scale"):  # the last has tables that pages show
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "_static")
         shutil.copytree(root / name, to / name, ignore=ignore, dirs_exist_ok=True)
     shutil.copy(root / "pyproject.toml", to)
