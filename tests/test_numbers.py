@@ -225,7 +225,7 @@ class TestLookUp:
         with pytest.raises(LookupError, match="0 targets, where one is asked for"):
             numbers.verdict("softmax", "peer:torch", "torch", **size)
         with pytest.raises(LookupError, match="0 targets"):
-            numbers.verdict("softmax", "limit", cols=32768)
+            numbers.verdict("softmax", "limit", cols=32768, dtype="bf16")
 
     def test_targets_can_be_counted(self):
         met = [judgement.met for judgement in numbers.judged("softmax")]
@@ -265,6 +265,7 @@ class TestPending:
             assert math.isnan(numbers.geomean("rope"))
             assert numbers.results("rope") == []
             assert numbers.verdict("rope", "limit") == "open"
+            assert numbers.verdict("rope", "limit", cols=1) == "open"
         assert {source.kind for source in sources} == {"pending"}
         assert "No card was free." in sources[0].text
 

@@ -1,5 +1,5 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: 28133b0e6d6cc68d
+# Content hash: f6cf8f62653096ca
 
 """Scaled dot-product attention, forward, in the manner of FlashAttention-2.
 
@@ -298,11 +298,44 @@ def folded_kernel(
         store_lse(m, l, lse, b, h, heads, rows, sq)
 
 
+@triton.jit
+def folded32_kernel(
+    q, k, v, o, lse, scale, heads, group, sq, sk,
+    CAUSAL: tl.constexpr, LSE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    b, h, m0, rows, last = my_rows(heads, sq, sk, CAUSAL, BLOCK_M)
+    whole, end = key_blocks(m0, sq, sk, CAUSAL, BLOCK_M, BLOCK_N)
+    nowhere = tl.cdiv(sk, BLOCK_N)
+    hk = h // group
+    q_tile = fetch(q, b, h, m0, BLOCK_M, BLOCK_D)
+    m = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    alpha = tl.full([BLOCK_M], 1.0, tl.float32)
+    o_tile = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    p = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for n in range(0, end + 1):
+        k_tile = fetch(k, b, hk, n * BLOCK_N, BLOCK_N, BLOCK_D)
+        s = tl.dot(q_tile, k_tile.T)
+        if n >= whole:
+            s = hide(s, n, last, BLOCK_N)
+        o_tile = o_tile * alpha[:, None]
+        before = tl.where(n > 0, n - 1, nowhere)
+        v_tile = fetch(v, b, hk, before * BLOCK_N, BLOCK_N, BLOCK_D)
+        o_tile = tl.dot(p.to(v_tile.dtype), v_tile, o_tile, input_precision="ieee")
+        p, m, l, alpha = online_softmax(s, m, l, scale)
+    y = divide(o_tile, l, q_tile.dtype)
+    o.store([b, h, m0, 0], y.reshape(1, 1, BLOCK_M, BLOCK_D))
+    if LSE:
+        store_lse(m, l, lse, b, h, heads, rows, sq)
+
+
 KERNELS = {
     "one-loop": one_loop_kernel, "two-loops": two_loops_kernel,
     "overlapped": overlapped_kernel, "folded": folded_kernel,
+    "folded32": folded32_kernel,
 }
-DESCRIBED = ("overlapped", "folded")  # their tiles are brought by the copy engine
+DESCRIBED = ("overlapped", "folded", "folded32")  # the copy engine brings their tiles
 
 
 @dataclass(frozen=True)
@@ -526,10 +559,10 @@ def _attend(q, k, v, out, lse, scale, causal, config, capability, single) -> Non
         out.copy_(o)
 
 
-def _xray_attention(capability: int, dim: int = 128) -> dict:
-    """The default configuration, causal, at a head dimension."""
+def _xray_attention(capability: int, dim: int = 128, config=None) -> dict:
+    """A configuration, by default the table's, causal, at a head dimension."""
     dtype = "fp16" if capability < 80 else "bf16"
-    config = config_for(dim, 2, capability, capability >= 90)
+    config = config or config_for(dim, 2, capability, capability >= 90)
     constexprs = dict(
         CAUSAL=True, LSE=False,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_D=dim,

@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: 3f0a409ee40b30cb
+# Content hash: 90f75096296d21d5
 
 """What the compiler made of a kernel, for GPUs that are not here.
 
@@ -159,6 +159,24 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     found = re.findall(r"(\w+):(\d+)", said.stdout)
     used = {key: int(value) for key, value in found}
     return used["REG"], used["STACK"] + used["LOCAL"]
+
+
+def serialized(ptx: str) -> str | None:
+    """Why ptxas makes a Hopper kernel's products wait for each other, or None.
+
+    It says so in a remark that Triton does not pass on. Chapter 4.
+    """
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        file, out = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        file.write_text(ptx, encoding="utf-8")
+        command = [tool, "--verbose", "--gpu-name=sm_90a", file, "-o", out]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+    remarks = " ".join((said.stdout + said.stderr).split())
+    found = re.search(r"serialized due to (.*?) in (?:the )?function", remarks)
+    return found[1] if found else None
 
 
 # What to look for in the PTX, the assembly language that Triton emits.

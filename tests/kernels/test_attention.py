@@ -125,6 +125,7 @@ CONFIGS = [
     Config("overlapped", 64, 128, 4, 2),
     Config("folded", 64, 128, 4, 2),
     Config("folded", 64, 32, 4, 3),
+    Config("folded32", 64, 64, 4, 3),
 ]
 
 
@@ -135,7 +136,7 @@ CONFIGS = [
 @examples(cpu=3, cuda=6)
 @given(data=st.data())
 def test_every_config(device, config, data):
-    if device == "cuda" and config.kernel in ("overlapped", "folded"):
+    if device == "cuda" and config.kernel in ("overlapped", "folded", "folded32"):
         if torch.cuda.get_device_capability() < (9, 0):
             pytest.skip("the copy engine needs a GPU of capability 9.0")
     longest = 130 if device == "cpu" else 400
@@ -323,7 +324,7 @@ def test_refuses_scales_that_fp32_does_not_have(scale):
 
 
 def test_refuses_configs():
-    known = ("one-loop", "two-loops", "overlapped", "folded")
+    known = ("one-loop", "two-loops", "overlapped", "folded", "folded32")
     with refuses(ValueError, "kernel", "flash", *known):
         Config("flash", 64, 64, 4, 1)
     with refuses(TypeError, "config", "Config"):

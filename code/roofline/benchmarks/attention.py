@@ -1,7 +1,9 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: 30f586f84a4f7bec
+# Content hash: 975222bdf17a4fec
 
 """Attention, forward: lengths, head dimensions, and the steps on the way."""
+
+from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -15,6 +17,18 @@ TARGETS = (Target("peer:flash", at_least=1.4), Target("peer:cudnn", at_least=0.8
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+OTHERS = {  # the kernels that overlap, each with the tiles that suit it
+    64: [
+        Config("overlapped", 64, 128, 4, 3),
+        Config("folded", 64, 128, 4, 2),
+        Config("folded32", 64, 128, 4, 2),
+    ],
+    128: [
+        Config("overlapped", 64, 64, 4, 3),
+        Config("folded", 64, 64, 4, 3),
+        Config("folded32", 64, 64, 4, 3),
+    ],
 }
 
 
@@ -58,11 +72,8 @@ def prepare(case: Case, device: str) -> Work:
     run = {"roofline": lambda: attention(q, k, v, causal=causal)}
     for name in BACKENDS:
         run[name] = lambda name=name: _torch(q, k, v, causal, name)
-    if case.targets:  # the other one of the two kernels that overlap
-        other = Config("overlapped", 64, 128, 4, 3)
-        if dim == 128:
-            other = Config("folded", 64, 64, 4, 3)
-        run[other.kernel] = lambda: attention(q, k, v, causal=causal, config=other)
+    for other in OTHERS[dim] if case.targets else ():
+        run[other.kernel] = partial(attention, q, k, v, causal=causal, config=other)
     if dim == 128 and heads == kv_heads and length == 16384:
         one = Config("one-loop", 128, 64, 8, 3)
         two = Config("two-loops", 128, 64, 8, 3)
@@ -91,6 +102,6 @@ BENCHMARKS = [
         prepare=prepare,
         quantity="flops",
         limit="matmul-{dtype}",
-        steps=("unfused", "one-loop", "two-loops", "overlapped", "folded"),
+        steps=("unfused", "one-loop", "two-loops", "overlapped", "folded", "folded32"),
     )
 ]

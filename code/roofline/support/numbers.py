@@ -163,9 +163,16 @@ def judged(id: str, kind: str | None = None, **case: Any) -> list[_results.Judge
 
 def verdict(id: str, kind: str, entry: str | None = None, **case: Any) -> str:
     """'met' or 'missed': what became of the one target of this kind, for this entry."""
-    if _note_if_pending(id):
+    if case:
+        result = measured(id, **case)
+        if result.absent:
+            return "open"
+        found = result.targets
+    elif _note_if_pending(id):
         return "open"
-    found = [j for j in judged(id, kind, **case) if j.target.entry == entry]
+    else:
+        found = judged(id)
+    found = [j for j in found if j.kind == kind and j.target.entry == entry]
     if len(found) != 1:
         about = f"{id} {kind} {case}"
         raise LookupError(f"{about} has {len(found)} targets, where one is asked for")
