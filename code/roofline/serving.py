@@ -1,5 +1,5 @@
 # Tangled from chapters/05_serving/01_roofline_analysis.md: edit it there, then run `make tangle`.
-# Content hash: db010fad6e8a5a7e
+# Content hash: beb94c6fdde24278
 
 """A language model under load: what it keeps, moves and computes, and how fast.
 
@@ -291,9 +291,11 @@ def read_config(config: Mapping[str, Any], name: str = "model") -> Model:
     Raises ConfigError, which names the field, for what it does not understand: a
     family, a value, or a field that might change a count.
     """
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"config must be a mapping, got {type(config).__name__}")
     fields = _Fields(config)
     family = fields.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise ConfigError(f"model_type is {family!r}; understood are {known}")
     habits = FAMILIES[family]
@@ -320,7 +322,8 @@ def read_config(config: Mapping[str, Any], name: str = "model") -> Model:
             for i in range(layers)
         ),
         norms=habits.get("norms", 2),
-        longest=fields.get("max_position_embeddings"),
+        longest=fields.get("max_position_embeddings")
+        and fields.count("max_position_embeddings"),
     )
     fields.finish()
     return model
@@ -379,6 +382,10 @@ def _experts(
         width = fields.count("moe_intermediate_size")
         shared = fields.count("n_shared_experts") * width
         first = fields.get("first_k_dense_replace", 0)
+        if type(first) is not int or first < 0:
+            raise ConfigError(
+                f"first_k_dense_replace must be an integer from 0, got {first!r}"
+            )
     else:
         return None, 0
     chosen = fields.count("num_experts_per_tok")
@@ -601,6 +608,12 @@ class Reach:
     memory: float = 1.0
     link: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("compute", "memory", "link"):
+            if not 0 < getattr(self, name) <= 1:
+                got = getattr(self, name)
+                raise ValueError(f"{name} must be above 0 and at most 1, got {got}")
+
 
 PRINTED = Reach()
 
@@ -659,6 +672,8 @@ def bound(
         if gpu.nvlink is None:
             raise ValueError(f"link must be given: {gpu.name} has no NVLink figure")
         link = gpu.nvlink / 2
+    if link is not None and not link > 0:
+        raise ValueError(f"link must be above 0, got {link}")
     return Bound(
         step=step,
         gpu=gpu,
@@ -806,6 +821,8 @@ def largest_batch(model: Model, gpu: GPU, context: int, **options: Any) -> int:
 
 def price_per_million(price_per_hour: float, tokens_per_second: float) -> float:
     """What a million tokens cost, in the currency of `price_per_hour`."""
+    if not tokens_per_second > 0:
+        raise ValueError(f"tokens_per_second must be above 0, got {tokens_per_second}")
     return price_per_hour / 3600 / tokens_per_second * 1e6
 
 
