@@ -16,13 +16,13 @@ from ..book import Book
 from ..config import load
 from ..reports import Reports
 from . import (
-    accessible, answers, blocks, cards, census, figures, files, formulas, notebooks, numbers,
-    status, widgets,
+    accessible, answers, blocks, cards, census, figures, files, formulas, machines, notebooks,
+    numbers, status, widgets,
 )  # fmt: skip
 
 PARTS = (
-    accessible, answers, blocks, cards, census, figures, files, formulas, notebooks, numbers,
-    status, widgets,
+    accessible, answers, blocks, cards, census, figures, files, formulas, machines, notebooks,
+    numbers, status, widgets,
 )  # fmt: skip
 logger = logging.getLogger(__name__)
 
