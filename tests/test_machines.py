@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from xml.etree import ElementTree
 
 import pytest
+import yaml
+from conftest import ROOT
 
 
 @pytest.mark.parametrize("base", ["", "https://books.example/clock/"])
@@ -28,3 +31,11 @@ def test_previews_and_a_sitemap_where_there_is_an_address_and_a_list_always(smal
         assert f'property="og:url" content="{base}chapters/clock.html"' in page
         places = [e.text for e in ElementTree.parse(sitemap).iter() if e.tag.endswith("loc")]
         assert places == [f"{base}index.html", f"{base}chapters/clock.html"]
+
+
+def test_the_citation_names_this_book_and_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert cited["cff-version"] == "1.2.0" and cited["authors"] and cited["message"]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert project["description"].startswith(cited["title"])

@@ -88,6 +88,6 @@ def test_the_top_level_stays_small():
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     assert {name.split("/")[0] for name in listed.stdout.split("\n") if name} <= {
-        ".ci", ".gitignore", "LICENSE", "Makefile", "README.md", "chapters", "code",
+        ".ci", ".gitignore", "CITATION.cff", "LICENSE", "Makefile", "README.md", "chapters", "code",
         "conf.py", "constraints.txt", "glossary", "pyproject.toml", "tests",
     }  # fmt: skip
