@@ -205,8 +205,9 @@ class TestEstimate:
         [
             (["--model", "gpt-9"], "model 'gpt-9' is no file, nor one of deepseek-v3"),
             (["--model", "gemma-2b", "--gpu", "H100"], "near it: H100 SXM, H100 PCIe"),
-            (["--model", "gemma-2b", "--dtype", "fp5"], "format must be one of"),
-            (["--model", "gemma-2b", "--tp", "3"], "gpus must divide the 8 heads"),
+            (["--model", "gemma-2b", "--dtype", "fp5"], "--dtype must be one of"),
+            (["--model", "gemma-2b", "--kv-dtype", "x"], "--kv-dtype must be one of"),
+            (["--model", "gemma-2b", "--tp", "3"], "--tp must divide the 8 heads"),
             (["--model", "gemma-2b", "--batch", "0"], "Invalid value for '--batch'"),
             (["--model", "gemma-2b", "--usable", "2"], "usable must be"),
             (["--model", "gemma-2b", "--price", "-1"], "price must be above 0"),

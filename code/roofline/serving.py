@@ -1,5 +1,5 @@
 # Tangled from chapters/05_serving/01_roofline_analysis.md: edit it there, then run `make tangle`.
-# Content hash: beb94c6fdde24278
+# Content hash: 64ad21557a6cb9e7
 
 """A language model under load: what it keeps, moves and computes, and how fast.
 
@@ -322,8 +322,9 @@ def read_config(config: Mapping[str, Any], name: str = "model") -> Model:
             for i in range(layers)
         ),
         norms=habits.get("norms", 2),
-        longest=fields.get("max_position_embeddings")
-        and fields.count("max_position_embeddings"),
+        longest=None
+        if fields.get("max_position_embeddings") is None
+        else fields.count("max_position_embeddings"),
     )
     fields.finish()
     return model

@@ -93,6 +93,7 @@ def estimate(question: Question) -> dict[str, Any]:
             f"message latency must not be below 0, got {question.message_seconds}"
         )
     model, card = model_of(question.model), find(question.gpu)
+    _check_options(model, question)
     reach = measured_reach()
     columns = {"printed": _column(model, card, question, serving.PRINTED)}
     if reach is not None:
@@ -112,6 +113,19 @@ def estimate(question: Question) -> dict[str, Any]:
         "limits": columns,
         "assumptions": _assumptions(model, card, question, reach),
     }
+
+
+def _check_options(model: serving.Model, question: Question) -> None:
+    """Refuse by the name that the command gives it what `serving` calls otherwise."""
+    for option, format in (("dtype", question.dtype), ("kv-dtype", question.kv_dtype)):
+        if format not in serving.FORMATS:
+            known = ", ".join(serving.FORMATS)
+            raise ValueError(f"--{option} must be one of {known}; got {format!r}")
+    heads = model.layers[0].attention.heads
+    if heads % question.tp:
+        raise ValueError(
+            f"--tp must divide the {heads} heads of {model.name}, got {question.tp}"
+        )
 
 
 def _options(question: Question) -> dict[str, Any]:
