@@ -57,6 +57,16 @@ def attention_backward(normal):
             attention(*leaves, causal=causal).backward(normal(*shapes[0]))
 
 
+def attention_hopper(normal):
+    from roofline.attention_hopper import GROUPS, attention_hopper, reason_against
+
+    for dim, groups in GROUPS.items():
+        for causal in (False, True):
+            q, k, v = normal(1, 4, 301, dim), normal(1, 2, 405, dim), normal(1, 2, 405, dim)
+            if not reason_against(q, k, v, causal=causal):
+                attention_hopper(q, k, v, causal=causal, return_lse=True, groups=groups)
+
+
 def rope_rms_norm(normal):
     import torch
 
@@ -74,8 +84,11 @@ def rope_rms_norm(normal):
 
 
 KERNELS = {
-    run.__name__: run for run in (softmax, matmul, attention, attention_backward, rope_rms_norm)
-}
+    run.__name__: run
+    for run in (
+        softmax, matmul, attention, attention_backward, attention_hopper, rope_rms_norm,
+    )
+}  # fmt: skip
 
 
 def run_here(name: str, device: str = "cuda") -> None:

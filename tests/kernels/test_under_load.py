@@ -17,6 +17,7 @@ import pytest
 import sanitize
 import test_attention
 import test_attention_backward
+import test_attention_hopper
 import test_matmul
 import test_rope_rms_norm
 import test_softmax
@@ -28,6 +29,7 @@ from kernel_checks import (
     torch,
 )
 from roofline.attention import attention
+from roofline.attention_hopper import attention_hopper
 from roofline.matmul import matmul
 from roofline.rope_rms_norm import LAYOUTS, VARIANTS, rms_norm, rope, rope_rms_norm
 from roofline.softmax import softmax
@@ -123,6 +125,20 @@ def backward_cases(draw: Draw):
     return case
 
 
+def hopper_cases(draw: Draw):
+    dtype, dim, causal = draw.choice(HALVES), draw.choice([48, 64, 96, 128]), draw.random() < 0.5
+
+    def case():
+        q, k, v = attention_inputs(draw, dtype, dim, 2000)
+        if causal:  # each query must see a key
+            q = q[:, :, : k.shape[2]]
+        out, lse = attention_hopper(q, k, v, causal=causal, return_lse=True)
+        test_attention.judge(out, lse, q, k, v, causal=causal)
+        return lambda: attention_hopper(q, k, v, causal=causal, return_lse=True)
+
+    return case
+
+
 def norm_cases(draw: Draw):
     dtype, variant, width = draw.choice(FLOATS), draw.choice(VARIANTS), 2 ** draw.randint(4, 16)
 
@@ -178,13 +194,19 @@ CASES = {
     "matmul": matmul_cases,
     "attention": attention_cases,
     "attention_backward": backward_cases,
+    "attention_hopper": hopper_cases,
     "rms_norm": norm_cases,
     "rope": rope_cases,
     "rope_rms_norm": fused_cases,
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+def named(name: str):
+    marks = [test_attention_hopper.on_hopper] if name == "attention_hopper" else []
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [named(name) for name in CASES])
 def test_random_cases_are_right_and_the_same_each_time(name):
     draw = Draw(f"{SEED} {name}")
     kinds, done = [], 0
