@@ -1,5 +1,5 @@
 # Tangled from chapters/04c_attention_below_triton.md: edit it there, then run `make tangle`.
-# Content hash: 730ee47495296d9a
+# Content hash: 7962311481b3e6a7
 
 """Attention, forward, for Hopper: a warp that loads, groups of warps that take turns.
 
@@ -333,8 +333,8 @@ def _descriptor(x: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
     dtype = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
     block = [1, 1, rows, cols]
     layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    row = triton.cdiv(x.shape[3], 8) * 8  # a step that nobody takes, but well-formed
-    strides = [s if n > 1 else row for s, n in zip(x.stride()[:3], x.shape)]
+    cols = x.shape[3]  # for a step that nobody takes, but well-formed
+    strides = [s if n > 1 else cols for s, n in zip(x.stride()[:3], x.shape)]
     return TensorDescriptor(x, list(x.shape), [*strides, 1], block, layout)
 
 
@@ -348,6 +348,8 @@ def reason_against(q, k, v, *, causal=False, scale=None) -> str | None:
         return f"its head_dim goes up to 128, got {q.shape[3]}"
     if not all(map(_describable, (q, k, v))):
         return "q, k and v must be aligned to 16 bytes and contiguous along a head"
+    if q.shape[3] % 8:  # the result's rows would not be aligned
+        return f"its head_dim must be a multiple of 8, got {q.shape[3]}"
     if k.shape[2] == 0 or (causal and q.shape[2] > k.shape[2]):
         return "each query must see a key"
     if scale is not None and scale <= 0:
@@ -367,8 +369,8 @@ def attention_hopper(
 ):
     """`roofline.attention.attention` by specialised warps, on Hopper only; no gradient.
 
-    q           shape (batch, heads, Sq, head_dim); fp16 or bf16, head_dim up to 128;
-                aligned to 16 bytes, contiguous along a head
+    q           shape (batch, heads, Sq, head_dim); fp16 or bf16, head_dim up to 128
+                and a multiple of 8; aligned to 16 bytes, contiguous along a head
     k, v        shape (batch, kv_heads, Sk, head_dim), likewise
     causal      aligned at the bottom right; needs Sq <= Sk
     scale       1 / sqrt(head_dim) if None; positive
