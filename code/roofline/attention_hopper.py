@@ -1,5 +1,5 @@
 # Tangled from chapters/04c_attention_below_triton.md: edit it there, then run `make tangle`.
-# Content hash: 7962311481b3e6a7
+# Content hash: 563272ee5a969f2b
 
 """Attention, forward, for Hopper: a warp that loads, groups of warps that take turns.
 
@@ -43,13 +43,13 @@ class Ring:
         self.SLOTS = gl.constexpr(SLOTS)
 
     @gluon.jit
-    def fill(self, j, desc, b, h, row):
+    def fill(self, j, desc, b, h, row, col):
         """Send for the j-th tile as soon as its slot is free."""
         slot = j % self.SLOTS
         mbarrier.wait(self.free.index(slot), ((j // self.SLOTS) & 1) ^ 1)
         mbarrier.expect(self.full.index(slot), desc.block_type.nbytes)
         tma.async_copy_global_to_shared(
-            desc, [b, h, row, 0], self.full.index(slot), self.tiles.index(slot)
+            desc, [b, h, row, col], self.full.index(slot), self.tiles.index(slot)
         )
 
     @gluon.jit
@@ -159,11 +159,11 @@ def load(job, q_desc, k_desc, v_desc, q_rings, k_ring, v_ring, GROUPS: gl.conste
     for t in range(job.rounds()):
         b, h, m0, whole, end = job.tile(t)
         for g in gl.static_range(GROUPS):
-            q_rings[g].fill(t, q_desc, b, h, m0 + 64 * g)
+            q_rings[g].fill(t, q_desc, b, h, m0 + 64 * g, 0)
         for i in range(end):
             row = (end - 1 - i) * job.BLOCK_N
-            k_ring.fill(j, k_desc, b, h // job.group, row)
-            v_ring.fill(j, v_desc, b, h // job.group, row)
+            k_ring.fill(j, k_desc, b, h // job.group, row, 0)
+            v_ring.fill(j, v_desc, b, h // job.group, row, 0)
             j += 1
 
 
@@ -176,11 +176,11 @@ def hide(s, n, last, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def online_softmax(s, m, l, scale):
-    """Fold scores into maximum m and sum l; the weights, and what o must shrink by."""
+def online_softmax(s, m, l, scale, UP: gl.constexpr = 0.0):
+    """Fold scores into maximum m and sum l; weights times 2**UP, and how o shrinks."""
     m_new = gl.maximum(m, gl.max(s, 1) * scale)
     m_safe = gl.where(m_new == -float("inf"), 0.0, m_new)
-    p = gl.exp2(s * scale - m_safe[:, None])
+    p = gl.exp2(s * scale - (m_safe - UP)[:, None])
     alpha = gl.exp2(m - m_safe)
     return p, m_new, l * alpha + gl.sum(p, 1), alpha
 
@@ -329,10 +329,16 @@ class Groups:
 GROUPS = {64: Groups(3, 128, 3, 160), 128: Groups(2, 128, 2, 240)}
 
 
+GL_DTYPES = {
+    torch.float16: gl.float16,
+    torch.bfloat16: gl.bfloat16,
+    torch.float8_e4m3fn: gl.float8e4nv,  # for the next part
+}
+
+
 def _descriptor(x: torch.Tensor, rows: int, cols: int) -> TensorDescriptor:
-    dtype = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
     block = [1, 1, rows, cols]
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    layout = gl.NVMMASharedLayout.get_default_for(block, GL_DTYPES[x.dtype])
     cols = x.shape[3]  # for a step that nobody takes, but well-formed
     strides = [s if n > 1 else cols for s, n in zip(x.stride()[:3], x.shape)]
     return TensorDescriptor(x, list(x.shape), [*strides, 1], block, layout)
