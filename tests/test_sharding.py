@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -226,3 +227,37 @@ print("all refused")
 def test_what_cannot_be_spread_is_refused_by_name():
     flags = "--xla_force_host_platform_device_count=2"
     assert "all refused" in finished(started(REFUSALS, XLA_FLAGS=flags))
+
+
+def test_a_record_says_what_ran_where_there_are_gpus(monkeypatch, tmp_path):
+    """As JAX, the driver and nvidia-smi would answer on two GPUs; none of them is here."""
+    import jax
+
+    from roofline.support import jax_environment as here
+    from roofline.support.record import Device
+
+    card = SimpleNamespace(
+        platform="gpu", device_kind="NVIDIA H200", compute_capability="9.0", core_count=132
+    )
+    monkeypatch.setattr(jax, "devices", lambda: [card] * 2)
+    assert here.device() == Device("NVIDIA H200", "9.0", 132)
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="cpu")])
+    assert here.device() == Device("CPU")
+
+    monkeypatch.setattr(here, "DRIVER", tmp_path / "version")
+    assert here.driver() is None
+    said = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build"
+    here.DRIVER.write_text(f"{said}\nGCC version: gcc 13.3.0")
+    assert here.driver() == "580.159.04"
+    here.DRIVER.write_text("no numbers")
+    assert here.driver() is None
+
+    topology = "        GPU0    GPU1    CPU Affinity\nGPU0     X      NV18    0-15\nGPU1    NV18     X      0-15\n"
+    monkeypatch.setattr(here.subprocess, "check_output", lambda command, text: topology)
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("XLA_FLAGS", "")
+    found = here.versions()
+    assert found["jax"] == jax.__version__ and found["link"] == "NV18"
+    assert found["NCCL_NVLS_ENABLE"] == "0" and "XLA_FLAGS" not in found
+    monkeypatch.setattr(here.subprocess, "check_output", lambda command, text: "nothing")
+    assert "link" not in here.versions()

@@ -1,5 +1,5 @@
 # Tangled from chapters/08_jax_sharding_pipeline.md: edit it there, then run `make tangle`.
-# Content hash: 2f3b6a8700e8dc44
+# Content hash: 375ce46cda12fa1b
 
 """How fast devices talk: collectives by size, and sharded matmuls that depend on them.
 
@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import platform
 import re
 import subprocess
 import sys
@@ -26,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 
 from roofline.model import softmax_count
 from roofline.network import Collective
-from roofline.support.record import Count, Device, Measurement, Record, Run, Timing
+from roofline.support import jax_environment as here
+from roofline.support.record import Count, Measurement, Record, Run, Timing
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "ppermute")
 SIZES = (*(4**i for i in range(7, 12)), *(2**i for i in range(24, 31)))  # to 1 GiB
@@ -99,35 +97,42 @@ def chain(kind: str, mesh):
     )
 
 
-def through_jax(kinds: Sequence[str], sizes: Sequence[int], rounds: int, report):
-    """(kind, size) → Timing. `size` is that of the whole array in fp32."""
+def length(kind: str, size: int, devices: int) -> int:
+    """Of the array over all devices: one to gather is that array, others have pieces."""
+    return size // 4 * (1 if kind == "all-gather" else devices)
+
+
+def program(kind: str, size: int, count: int, mesh):
+    """The compiled chain: `count` collectives of `size` bytes each, in fp32."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
+    layout = NamedSharding(mesh, P("x"))
+    shape = (length(kind, size, mesh.size),)
+    one = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=layout)
+    return chain(kind, mesh).lower(*[one] * count).compile()
+
+
+def through_jax(kinds: Sequence[str], sizes: Sequence[int], rounds: int, report):
+    """(kind, size) → Timing. `size` is that of the whole array in fp32."""
+    import jax
+    import jax.numpy as jnp
+
     from roofline.sharding import place
 
     devices = len(jax.devices())
     mesh = jax.make_mesh((devices,), ("x",))
-    layout = NamedSharding(mesh, P("x"))
-
-    def length(kind: str, size: int) -> int:
-        return size // 4 * (1 if kind == "all-gather" else devices)
-
-    def program(case):
-        kind, size, count = case
-        one = jax.ShapeDtypeStruct((length(kind, size),), jnp.float32, sharding=layout)
-        return chain(kind, mesh).lower(*[one] * count).compile()
-
     cases = [(k, s, count) for s in sizes for k in kinds for count in repeats(s)]
     with ThreadPoolExecutor() as pool:
-        programs = dict(zip(cases, pool.map(program, cases)))
+        compiled = pool.map(lambda case: program(*case, mesh), cases)
+        programs = dict(zip(cases, compiled))
     found = {}
     for size in sizes:
         few, many = repeats(size)
         for kind in kinds:
-            one = jnp.arange(length(kind, size), dtype=jnp.float32) % 1009
+            one = jnp.arange(length(kind, size, devices), dtype=jnp.float32) % 1009
             arrays = [place(one + i, mesh, "x") for i in range(many)]
             short, long = programs[kind, size, few], programs[kind, size, many]
             try:
@@ -329,8 +334,8 @@ def measure(quick: bool, command: str, report=lambda text: None) -> Iterator[Rec
     now = datetime.now(UTC)
     id = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     date = now.strftime("%Y-%m-%d")
-    run = Run(id, date, command, _driver(), _versions(), quick=quick)
-    record = Record(_device(), {id: run})
+    run = Run(id, date, command, here.driver(), here.versions(), quick=quick)
+    record = Record(here.device(), {id: run})
     devices = len(jax.devices())
     on_gpu = jax.default_backend() == "gpu"
     sizes, rounds = (SMALL, 5) if quick else (SIZES, 24)
@@ -398,42 +403,6 @@ def softmaxes(rows: int, cols: int, rounds: int, report):
     return found
 
 
-def _device() -> Device:
-    import jax
-
-    first = jax.devices()[0]
-    if first.platform == "cpu":
-        return Device("CPU")
-    capability = getattr(first, "compute_capability", None)
-    return Device(first.device_kind, capability, getattr(first, "core_count", None))
-
-
-def _driver() -> str | None:
-    with contextlib.suppress(OSError, IndexError):
-        words = Path("/proc/driver/nvidia/version").read_text().split("\n")[0].split()
-        return next((w for w in words if w[0].isdigit() and "." in w), None)
-    return None
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("jax", "jaxlib", "torch"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    with contextlib.suppress(Exception):
-        import torch
-
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        found["cuda"] = torch.version.cuda
-    with contextlib.suppress(OSError, subprocess.CalledProcessError, IndexError):
-        said = subprocess.check_output(["nvidia-smi", "topo", "-m"], text=True)
-        row = next(line for line in said.splitlines() if line.startswith("GPU0"))
-        found["link"] = row.split()[2]
-    for name in ("NCCL_NVLS_ENABLE", "XLA_FLAGS"):
-        found[name] = os.environ.get(name, "")
-    return {name: text for name, text in found.items() if text}
-
-
 def main(arguments: Sequence[str]) -> None:
     """The command line; `--rank` is how it starts its own helpers."""
     if arguments[:1] == ["--rank"]:
@@ -452,7 +421,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.error(f"at least 2 devices must be here, there is {len(jax.devices())}")
     path = options.output
     if path is None:
-        path = storage.path_for(_device(), len(jax.devices()))
+        path = storage.path_for(here.device(), len(jax.devices()))
     command = "python -m roofline.collectives" + " --quick" * options.quick
     for record in measure(options.quick, command, partial(print, file=sys.stderr)):
         storage.save(record, path)
