@@ -1,6 +1,7 @@
 """Each chapter as a notebook: valid, readable, and it runs from top to bottom on a CPU.
 
-Two pages are run here, the quickest; `BOOK_WHOLE=1` runs every one.
+Some are run here: the quickest, and those that ask most of a notebook; `BOOK_WHOLE=1`
+runs every one. What a page's cells do is tested with the page, on every machine.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from conftest import ROOT, require
 HTML = Path(os.environ.get("BOOK_HTML") or ROOT / "_build/html")
 FOLDER = HTML / "notebooks"
 CHAPTERS = sorted(p.relative_to(ROOT).with_suffix("") for p in (ROOT / "chapters").rglob("[0-9]*.md"))
-EXPLORER = Path("chapters/explorer")
+OTHERS = [Path("chapters/explorer"), Path("chapters/index")]
+#: Code that asks where it stands, a figure that reuses a name, kernels that only compile.
+HARD = ("02_", "04c_", "06_", "07_")
 WHOLE = bool(os.environ.get("BOOK_WHOLE"))
-RUN = [*CHAPTERS, EXPLORER] if WHOLE else [EXPLORER, Path("chapters/02_triton_101_softmax")]
+RUN = [*OTHERS, *(page for page in CHAPTERS if WHOLE or page.name.startswith(HARD))]
 
 
 def notebook(chapter: Path):
@@ -81,6 +84,25 @@ def test_a_notebook_runs_on_a_cpu(chapter, tmp_path):
             assert said.startswith("Not run: "), said
 
 
+def test_a_page_has_a_notebook_or_says_why_it_has_none():
+    from literate.book import Book
+    from literate.config import load
+
+    require("html", (HTML / "index.html").exists(), "the book is not woven: run `make html`")
+    without = set()
+    for page in Book(load(ROOT)).pages:
+        if not any(b.runs or b.tangle for b in page.blocks):
+            continue
+        name = page.path.removesuffix(".md")
+        button = f"{FOLDER.name}/{name}.ipynb" in (HTML / f"{name}.html").read_text("utf-8")
+        assert button == (FOLDER / f"{name}.ipynb").exists(), name
+        if not button:
+            assert page.meta["literate"]["no-notebook"], name
+            assert "This page has no notebook, since" in page.source, name
+            without.add(name)
+    assert without == {"chapters/harness"}
+
+
 def _a_gpu_is_here() -> bool:
     import torch
 
@@ -104,6 +126,48 @@ def test_a_cell_of_the_package_is_the_package(tmp_path):
     made = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(made, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert made.cells[-1].outputs[0].text == "Right: 2.\nNot yet: too large.\n"
+
+
+def test_a_figures_cell_keeps_its_names_to_itself(tmp_path):
+    """As in the book, where a figure is drawn alone: neither side sees the other's names."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    new = nbformat.v4.new_code_cell
+    draws = "from matplotlib.figure import Figure\nfigure = Figure()\ncard = figure.subplots().plot([0, 1])"
+    cells = [
+        new("from literate.notebook import start; start(); card = 1"),
+        new(f"%%drawn\nassert 'card' not in globals()\n{draws}"),
+        new("assert card == 1 and 'figure' not in globals()"),
+    ]
+    made = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(made, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    (shown,) = made.cells[1].outputs
+    assert "image/png" in shown.data
+
+
+def test_a_page_without_a_notebook_gives_its_reason(small):
+    clock = "---\nliterate:\n  no-notebook: {}\n---\n\n# A clock\n\n```{{code-block}} python\nprint(1)\n```\n"
+    small.page(clock.format("it strikes"), "clock.md")
+    small.page(clock.format("''"), "mute.md")
+    small.write("index.md", "# Book\n\n```{toctree}\nchapters/clock\n```\n")
+    small.write(
+        "conf.py",
+        """
+        extensions = ["myst_parser", "literate.weave"]
+        html_theme = "sphinx_book_theme"
+        exclude_patterns = ["chapters/mute.md"]
+        literate_notebooks = {"requirement": "clock[nb]", "import": "clock"}
+        """,
+    )
+    stale = small.write("out/notebooks/chapters/clock.ipynb", "{}")
+    made = small.run("sphinx", "-q", "-W", "-E", "-b", "html", ".", "out")
+    assert made.returncode == 0, made.stderr
+    assert not stale.exists()
+    assert "clock.ipynb" not in (small.base / "out/chapters/clock.html").read_text("utf-8")
+    assert small.prove("chapters/clock.md").returncode == 0
+    said = small.prove("chapters/mute.md").stdout
+    assert "chapters/mute.md:1: front matter `no-notebook:` takes the reason in words, not ''" in said
 
 
 def test_a_launch_button_depends_on_one_setting(small):

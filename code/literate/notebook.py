@@ -29,11 +29,12 @@ def _bound(source: str) -> list[str]:
 
 
 def start(conditions: str = "") -> None:
-    """Teach this notebook `%%requires` and `%%tangled`, and to show figures on a light ground.
+    """Teach this notebook `%%requires`, `%%tangled` and `%%drawn`; figures get a light ground.
 
     conditions  the book's module of conditions; see `literate.conditions`
     """
     from IPython import get_ipython
+    from IPython.display import display
 
     shell = get_ipython()
     config = Config(base=Path.cwd(), conditions=conditions)
@@ -58,9 +59,19 @@ def start(conditions: str = "") -> None:
         exec(code, vars(module))
         shell.push({n: vars(module)[n] for n in _bound(cell) if n in vars(module)})
 
+    def drawn(line: str, cell: str) -> None:
+        """Run the cell alone, as the book does with a figure's block, and show its figure.
+
+        Neither side sees the other's names.
+        """
+        names = {"__name__": "__figure__"}
+        exec(compile(cell, shell.compile.cache(cell), "exec", dont_inherit=True), names)
+        display(names["figure"])
+
     shell.push({"check": check})
     shell.register_magic_function(requires, "cell", "requires")
     shell.register_magic_function(tangled, "cell", "tangled")
+    shell.register_magic_function(drawn, "cell", "drawn")
     try:
         from matplotlib_inline.config import InlineBackend
     except ImportError:  # no matplotlib: then no figure either

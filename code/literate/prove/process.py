@@ -7,7 +7,8 @@
     ---
 
 All steps of such a page run in a Python of their own, started with these variables. One
-that whoever runs the tests has set already stays as it is.
+that whoever runs the tests has set already stays as it is. `no-notebook: REASON` stands
+there as well, and is the weaver's; here it only has to be a reason.
 """
 
 from __future__ import annotations
@@ -36,9 +37,20 @@ def process_of(page: Page) -> Process:
     asked = page.meta.get(KEY)
     if asked is None:
         return Process()
+    if isinstance(asked, dict) and "no-notebook" in asked:
+        reason = asked["no-notebook"]
+        if not isinstance(reason, str) or not reason.strip():
+            said = f"front matter `no-notebook:` takes the reason in words, not {reason!r}"
+            return Process(problem=Problem(page.path, 1, said))
+        asked = {name: value for name, value in asked.items() if name != "no-notebook"}
+        if not asked:
+            return Process()
     known = {"process", "environ"}
     if not isinstance(asked, dict) or set(asked) - known or asked.get("process") != "fresh":
-        said = f"front matter `{KEY}:` takes `process: fresh` and, with it, `environ:`; not {asked!r}"
+        said = (
+            f"front matter `{KEY}:` takes `process: fresh` and, with it, `environ:`; "
+            f"and `no-notebook:`; not {asked!r}"
+        )
         return Process(problem=Problem(page.path, 1, said))
     environ = asked.get("environ", {})
     if not isinstance(environ, dict) or not all(

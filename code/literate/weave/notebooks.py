@@ -2,7 +2,8 @@
 
 Numbers, references and citations are the page's own. A block that runs is a cell, with
 what it is said to print; a tangled block stands there whole, its fragments pulled in, and
-runs in the module that it is a part of; a fragment by itself is shown as text. In `conf.py`:
+runs in the module that it is a part of; a figure's block runs alone; a fragment by itself
+is shown as text. In `conf.py`:
 
     literate_notebooks = {
         "requirement": "package[notebook]",          # what the first cell installs
@@ -10,6 +11,12 @@ runs in the module that it is a part of; a fragment by itself is shown as text. 
         "launch": "https://host/{repository}/{file}" # optional: where to open one
     }
     literate_repository = "https://host/owner/name"  # one address; empty: none is known
+
+A page whose blocks cannot run without the page itself says so in its front matter, and then
+has no notebook:
+
+    literate:
+      no-notebook: why there is none
 """
 
 from __future__ import annotations
@@ -131,7 +138,7 @@ class Notebook:
         elif block.runs:
             text = block.text.rstrip("\n")
             if "figure" in block.options:
-                text += "\nfigure"
+                text = f"%%drawn\n{text}"
             needs = ", ".join(map(str, block.options.get("requires", ())))
             text = f"%%requires {needs}\n{text}" if needs else text
             self.code(text, block.name or f"block-{block.line}")
@@ -231,16 +238,19 @@ def _first_cell(settings: dict, repository: str, conditions: str, environ: dict)
 
 
 def notebook(app, docname: str, doctree: nodes.document) -> dict | None:
-    """The page as a notebook, or None if nothing on it runs."""
+    """The page as a notebook, or None if nothing on it runs or it says that it has none."""
     book: Book = app.literate_book
     page = book.page_at(Path(app.env.doc2path(docname)))
     if page is None or not any(b.runs or b.tangle for b in page.blocks):
         return None
+    asked = page.meta.get("literate")
+    asked = asked if isinstance(asked, dict) else {}
+    if asked.get("no-notebook"):
+        return None
     figures = app.env.toc_fignumbers.get(docname, {}).get("figure", {})
     numbers = {("figure", id): " " + ".".join(map(str, n)) for id, n in figures.items()}
     made = Notebook(book, page, numbers)
-    asked = page.meta.get("literate")
-    environ = asked.get("environ", {}) if isinstance(asked, dict) else {}
+    environ = asked.get("environ", {})
     settings, repository = app.config.literate_notebooks, app.config.literate_repository
     made.code(_first_cell(settings, repository, book.config.conditions, environ), "install")
     for child in doctree.children:
@@ -263,9 +273,10 @@ def _write(app, pagename, templatename, context, doctree) -> None:
     if app.builder.name != "html" or doctree is None or not app.config.literate_notebooks:
         return
     made = notebook(app, pagename, doctree)
-    if made is None:
-        return
     file = Path(app.outdir) / FOLDER / f"{pagename}.ipynb"
+    if made is None:
+        file.unlink(missing_ok=True)  # of a build before the page said so
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
     buttons = context.setdefault("header_buttons", [])
