@@ -26,6 +26,7 @@ matmul = sys.modules["roofline.matmul"]
 attention = sys.modules["roofline.attention"]
 backward = sys.modules["roofline.attention_backward"]
 hopper = sys.modules["roofline.attention_hopper"]
+in_fp8 = sys.modules["roofline.attention_fp8"]
 rope = sys.modules["roofline.rope_rms_norm"]
 
 SHARED = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB a program
@@ -62,6 +63,12 @@ def specialised(dim, half):
     q, k = empty(1, 8, 512, dim, dtype=half), empty(1, 2, 512, dim, dtype=half)
     for causal in (False, True):
         hopper.attention_hopper(q, k, k, causal=causal, return_lse=causal)
+
+
+def specialised_fp8(dim, half):
+    q, k = empty(1, 8, 512, dim, dtype=half), empty(1, 2, 512, dim, dtype=half)
+    for causal in (False, True):
+        in_fp8.attention_fp8(q, k, k, causal=causal, return_lse=causal)
 
 
 def one_loop(half, capability):
@@ -133,6 +140,8 @@ CASES = {
     "attention-folded32": (lambda half, _: folded32(half), (90,), True),
     "specialised-64": (lambda half, _: specialised(64, half), (90,), True),
     "specialised-128": (lambda half, _: specialised(128, half), (90,), True),
+    "fp8-64": (lambda half, _: specialised_fp8(64, half), (90,), None),
+    "fp8-128": (lambda half, _: specialised_fp8(128, half), (90,), None),
     "backward-64": (lambda half, _: gradients(512, 64, half), (80, 86, 90, 120), None),
     "backward-128": (lambda half, _: gradients(512, 128, half), EVERY, None),
     "backward-256": (lambda half, _: gradients(512, 256, half), (80, 90), None),
@@ -160,11 +169,11 @@ def launches(monkeypatch):
         written.append((kernel, args, meta))
 
     def pretend(capability):
-        for module in (softmax, matmul, attention, backward, hopper, rope):
+        for module in (softmax, matmul, attention, backward, hopper, in_fp8, rope):
             monkeypatch.setattr(module, "launch", launch)
-        for module in (matmul, attention, backward, hopper):
+        for module in (matmul, attention, backward, hopper, in_fp8):
             monkeypatch.setattr(module, "_capability", lambda device: capability)
-        for module in (matmul, hopper):
+        for module in (matmul, hopper, in_fp8):
             monkeypatch.setattr(module, "_sms", lambda device: 132)
         monkeypatch.setattr(
             softmax, "_resident", lambda device, config: 132 * config.per_sm
@@ -250,7 +259,7 @@ def test_every_kernel_is_among_them(launches):
         launched |= {kernel.__name__ for kernel, _, _ in written}
     defined = {
         name
-        for module in (softmax, matmul, attention, backward, hopper, rope)
+        for module in (softmax, matmul, attention, backward, hopper, in_fp8, rope)
         for name, value in vars(module).items()
         if name.endswith("_kernel") and hasattr(value, "arg_names")
     }
@@ -267,6 +276,6 @@ def test_committed_reports_are_of_what_is_declared():
     assert set(xray.load()) == set(declared), "xray.write them anew"
     for key, spec in declared.items():
         report = xray.load()[key]
-        added = 8 if key[0] == "attention-hopper" else 0  # by warp specialisation
+        added = 8 if key[0] in ("attention-hopper", "attention-fp8") else 0  # by warp specialisation
         assert report.warps == spec.get("num_warps", 4) + added, key
         assert report.spill_bytes == 0 and report.fits and report.blocks_per_sm, key

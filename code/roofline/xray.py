@@ -1,5 +1,5 @@
 # Tangled from chapters/03_triton_tiled_matmul.md: edit it there, then run `make tangle`.
-# Content hash: 90f75096296d21d5
+# Content hash: 1906e10369f800d9
 
 """What the compiler made of a kernel, for GPUs that are not here.
 
@@ -95,7 +95,7 @@ class Report:
 
 
 MODULES = ("softmax", "matmul", "attention", "attention_backward",
-           "attention_hopper", "rope_rms_norm")
+           "attention_hopper", "attention_fp8", "rope_rms_norm")
 
 
 @cache

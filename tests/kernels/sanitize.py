@@ -67,6 +67,17 @@ def attention_hopper(normal):
                 attention_hopper(q, k, v, causal=causal, return_lse=True, groups=groups)
 
 
+def attention_fp8(normal):
+    from roofline.attention_fp8 import attention_quantized, quantize, reason_against_quantized
+
+    for dim in (64, 72, 128):
+        for causal in (False, True):
+            q, k, v = normal(1, 4, 301, dim), normal(1, 2, 405, dim), normal(1, 2, 405, dim)
+            x = quantize(q, k, v)
+            if not reason_against_quantized(x, causal=causal):
+                attention_quantized(x, causal=causal, return_lse=True)
+
+
 def rope_rms_norm(normal):
     import torch
 
@@ -86,7 +97,8 @@ def rope_rms_norm(normal):
 KERNELS = {
     run.__name__: run
     for run in (
-        softmax, matmul, attention, attention_backward, attention_hopper, rope_rms_norm,
+        softmax, matmul, attention, attention_backward, attention_hopper, attention_fp8,
+        rope_rms_norm,
     )
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ import pytest
 import sanitize
 import test_attention
 import test_attention_backward
+import test_attention_fp8
 import test_attention_hopper
 import test_matmul
 import test_rope_rms_norm
@@ -29,6 +30,7 @@ from kernel_checks import (
     torch,
 )
 from roofline.attention import attention
+from roofline.attention_fp8 import attention_fp8
 from roofline.attention_hopper import attention_hopper
 from roofline.matmul import matmul
 from roofline.rope_rms_norm import LAYOUTS, VARIANTS, rms_norm, rope, rope_rms_norm
@@ -139,6 +141,20 @@ def hopper_cases(draw: Draw):
     return case
 
 
+def fp8_cases(draw: Draw):
+    dtype, dim, causal = draw.choice(HALVES), draw.choice([48, 64, 96, 128]), draw.random() < 0.5
+
+    def case():
+        q, k, v = attention_inputs(draw, dtype, dim, 2000)
+        if causal:  # each query must see a key
+            q = q[:, :, : k.shape[2]]
+        out, lse = attention_fp8(q, k, v, causal=causal, return_lse=True)
+        test_attention_fp8.judge(out, lse, q, k, v, causal=causal)
+        return lambda: attention_fp8(q, k, v, causal=causal, return_lse=True)
+
+    return case
+
+
 def norm_cases(draw: Draw):
     dtype, variant, width = draw.choice(FLOATS), draw.choice(VARIANTS), 2 ** draw.randint(4, 16)
 
@@ -195,6 +211,7 @@ CASES = {
     "attention": attention_cases,
     "attention_backward": backward_cases,
     "attention_hopper": hopper_cases,
+    "attention_fp8": fp8_cases,
     "rms_norm": norm_cases,
     "rope": rope_cases,
     "rope_rms_norm": fused_cases,
@@ -202,7 +219,7 @@ CASES = {
 
 
 def named(name: str):
-    marks = [test_attention_hopper.on_hopper] if name == "attention_hopper" else []
+    marks = [test_attention_hopper.on_hopper] if name in ("attention_hopper", "attention_fp8") else []
     return pytest.param(name, marks=marks)
 
 
