@@ -1,5 +1,5 @@
 # Tangled from chapters/04c_attention_below_triton.md: edit it there, then run `make tangle`.
-# Content hash: a93f09fc3989a88b
+# Content hash: c801c15fe8015f6e
 
 """Attention by specialised warps, beside Triton's kernel and the libraries."""
 
@@ -19,7 +19,7 @@ CASES = [
             causal=causal,
         ),
         targets=(Target("peer:cudnn", at_least=1.0),),
-        cpu=dict(batch=1, heads=2, sq=48),
+        cpu=dict(batch=3, heads=3, sq=48),
     )
     for dim in (128, 64)
     for length in (4096, 8192, 16384)
