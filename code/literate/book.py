@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from .config import Config
 from .errors import Problem, shown
@@ -24,8 +25,7 @@ ADVICE = ": edit it there, then run `make tangle`."
 DIGEST = "# Content hash: "
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line of a tangled file and where in the book it was written."""
 
     text: str
@@ -58,6 +58,8 @@ class TangledFile:
 
 def references(block: Block) -> Iterator[tuple[int, str, str]]:
     """Each `<<name>>` line of a block: its offset from 0, its indentation, its name."""
+    if "<<" not in block.text:
+        return
     for offset, text in enumerate(block.lines):
         match = REFERENCE.match(text)
         if match:

@@ -16,7 +16,6 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,15 +26,9 @@ from .records import Page
 NAME = "pages.pickle"
 #: So many unread pages are worth starting processes for.
 MANY = 100
-#: What decides how a page is read, besides this package. Their files are looked at, too:
-#: somebody may be mending a parser in place.
-PARSERS = {
-    "markdown-it-py": "markdown_it",
-    "mdit-py-plugins": "mdit_py_plugins",
-    "myst-parser": "myst_parser",
-    "pyyaml": "yaml",
-    "docutils": "",
-}
+#: What decides how a page is read, besides this package. What is installed beside each
+#: tells its version; its files are looked at, too: somebody may be mending it in place.
+PARSERS = ("markdown_it", "mdit_py_plugins", "myst_parser", "yaml", "docutils")
 #: What a kept page is made of. A file that names anything else is not unpickled.
 KNOWN = {
     f"{__package__}.records": {"Page", "Block", "Expression"},
@@ -51,27 +44,28 @@ def pages(config: Config) -> list[Page]:
     file = config.base / config.cache / NAME if config.cache else None
     stamp = _stamp(config) if file else ""
     kept = _load(file, stamp) if stamp else {}
-    raws: dict[Path, bytes | None] = {}
-    found: dict[Path, Page] = {}
+    hashes: dict[Path, str] = {}
+    missing: list[tuple[Path, bytes | None]] = []
+    found: dict[Path, Page | None] = {}
     for path in config.pages():
-        try:
-            raws[path] = path.read_bytes()
-        except OSError:
-            raws[path] = None
-        page = _remembered(kept.get(str(path)), raws[path], config)
-        if page is not None:
-            found[path] = page
-    # What was hashed is what is read: a file may be changing under us.
-    missing = [(path, raw) for path, raw in raws.items() if path not in found]
+        raw, hashes[path] = None, ""
+        with contextlib.suppress(OSError):
+            raw = path.read_bytes()
+            hashes[path] = _hash(raw)
+        found[path] = _remembered(kept.get(str(path)), hashes[path], config)
+        if found[path] is None:
+            # What was hashed is what is read: a file may be changing under us.
+            missing.append((path, raw))
     found |= {page.file: page for page in _read(missing, config)}
     entries = {
-        str(path): (_hash(raw), found[path])
-        for path, raw in raws.items()
-        if raw is not None and not found[path].problems
+        str(path): (hashes[path], page)
+        for path, page in found.items()
+        if hashes[path] and not page.problems
     }
-    if stamp and entries != kept:
+    # A page that was remembered is the one that is kept: only what was read can differ.
+    if stamp and (missing or entries.keys() != kept.keys()):
         _save(file, stamp, entries)
-    return [found[path] for path in raws]
+    return list(found.values())
 
 
 def _read(missing: list[tuple[Path, bytes | None]], config: Config) -> list[Page]:
@@ -102,8 +96,8 @@ def _hash(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _remembered(entry: tuple[str, Page] | None, raw: bytes | None, config: Config) -> Page | None:
-    if entry is None or raw is None or entry[0] != _hash(raw):
+def _remembered(entry: tuple[str, Page] | None, hashed: str, config: Config) -> Page | None:
+    if entry is None or not hashed or entry[0] != hashed:
         return None
     try:  # the book's module of conditions may have changed, or what it imports
         for block in entry[1].blocks:
@@ -118,12 +112,12 @@ def _stamp(config: Config) -> str:
     """Everything but a page's own text that decides what is read on it; "" if unknown."""
     parts = [sys.version, repr(config)]
     try:
-        parts += [f"{name} {version(name)}" for name in PARSERS]
-        for module in filter(None, PARSERS.values()):
-            parts += _states(Path(find_spec(module).origin).parent)
+        for folder in (Path(find_spec(module).origin).parent for module in PARSERS):
+            parts += _states(folder)
+            parts += _installed(folder.parent)
         for source in sorted(Path(__file__).parent.glob("*.py")):
             parts.append(_hash(source.read_bytes()))
-    except (OSError, PackageNotFoundError, AttributeError, TypeError):
+    except (OSError, AttributeError, TypeError):
         return ""
     return _hash("\0".join(parts).encode())
 
@@ -131,11 +125,16 @@ def _stamp(config: Config) -> str:
 def _states(folder: Path) -> Iterator[str]:
     """The name, size and time of each of a package's files."""
     for top, folders, names in os.walk(folder):
-        folders.sort()
+        folders[:] = sorted(f for f in folders if f != "__pycache__")
         for name in sorted(names):
             if name.endswith((".py", ".so", ".pyd")):
                 state = os.stat(os.path.join(top, name))
                 yield f"{top} {name} {state.st_size} {state.st_mtime_ns}"
+
+
+def _installed(folder: Path) -> list[str]:
+    """Names and versions of what stands in a folder of packages."""
+    return sorted(n for n in os.listdir(folder) if n.endswith((".dist-info", ".egg-info")))
 
 
 class _Unpickler(pickle.Unpickler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from .book import Book, place
 from .cache import pages
 from .config import load
 from .errors import BookError
-from .printed import agreed, changed, printed, write
 from .tangle import check, tangle
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     options = _parser().parse_args(arguments)
+    if arguments is None:  # a process of its own: all that it reads of a book stays to its end
+        gc.disable()
     try:
         config = load(Path(options.book))
         return options.run(Book(config, pages(config)), options)
@@ -83,6 +85,8 @@ def _list(book: Book) -> int:
 
 
 def _numbers(book: Book, options: argparse.Namespace) -> int:
+    from .printed import agreed, changed, printed, write  # the other commands need no number
+
     if not book.config.printed:
         print("[tool.literate] has no `printed`: this book keeps no numbers", file=sys.stderr)
         return 1

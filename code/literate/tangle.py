@@ -74,18 +74,19 @@ def changes(book: Book) -> list[Change]:
     """Every file that is not as the book has it, among them files it no longer has."""
     found = []
     root = book.config.code_root
-    folders: dict[Path, Path] = {}
+    folders: dict[Path, str] = {}
+    claimed = set()
     for target, file in book.files.items():
         path = _inside(root, target, file, folders)
+        claimed.add(path)
         with _at_its_chapter(book, file):
             old = _text(path)
         if old != file.text:
             edited = old is not None and not untouched(old)
             found.append(Change(path, old, file.text, edited, file))
-    claimed = {root / target for target in book.files}
-    for path in sorted(root.rglob("*")) if root.is_dir() else []:
+    for path in sorted(set(root.rglob("*")) - claimed) if root.is_dir() else []:
         # A link is somebody's own: no tangle makes one.
-        if path in claimed or path.is_symlink() or not path.is_file():
+        if path.is_symlink() or not path.is_file():
             continue
         if "__pycache__" in path.parts or path.name.startswith(UNFINISHED):
             continue
@@ -187,16 +188,18 @@ def _refusal(book: Book, change: Change) -> Problem:
     )  # fmt: skip
 
 
-def _inside(root: Path, target: str, file: TangledFile, folders: dict[Path, Path]) -> Path:
+def _inside(root: Path, target: str, file: TangledFile, folders: dict[Path, str]) -> Path:
     """The file's path; refused if a link would lead the write to another place."""
     path = root / target
-    if path.parent not in folders:
-        folders[path.parent] = path.parent.resolve()
-    folder = folders[path.parent]
-    outside = not folder.is_relative_to(root)
-    if outside or folder != path.parent or path.is_symlink():
-        said = "leads out of the code root through a link" if outside else "is behind a link"
-        raise BookError(Problem(file.page, min(file.spans), f"{target} {said}"))
+    folder = path.parent
+    if folder not in folders:
+        real = folder.resolve()
+        folders[folder] = "" if real == folder else "is behind a link"
+        if not real.is_relative_to(root):
+            folders[folder] = "leads out of the code root through a link"
+    wrong = folders[folder] or ("is behind a link" if path.is_symlink() else "")
+    if wrong:
+        raise BookError(Problem(file.page, min(file.spans), f"{target} {wrong}"))
     return path
 
 
