@@ -9,7 +9,7 @@ PAGES := $(if $(CHAPTER),$(wildcard chapters/$(CHAPTER)*.md chapters/*/$(CHAPTER
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help html pdf live tangle check-tangle doctest test test-all report measure clean
+.PHONY: help html pdf epub live tangle check-tangle doctest test test-all report measure clean
 
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -26,6 +26,10 @@ pdf: .venv/book ## weave the book on paper: _build/pdf/foundations.pdf (needs Lu
 	@mkdir -p _build/pdf && cp _build/latex/foundations.pdf _build/pdf/foundations.pdf
 	@echo "The book is at _build/pdf/foundations.pdf"
 
+epub: .venv/book ## weave the book for an e-reader: _build/epub/foundations.epub
+	$(SPHINX) -b epub -d _build/doctrees/epub . _build/epub
+	@echo "The book is at _build/epub/foundations.epub"
+
 live: .venv/book ## weave, open a browser, and weave again whenever a page is saved
 	$(BIN)/sphinx-autobuild --open-browser --pre-build "$(BIN)/literate tangle" \
 	  --watch chapters --watch glossary --ignore "code/*" --ignore "_build/*" \
@@ -41,7 +45,7 @@ doctest: .venv/test ## run every block and number of the book (CHAPTER=02: of on
 	@test -n "$(PAGES)" || { echo "no chapter starts with '$(CHAPTER)'"; exit 1; }
 	$(PYTEST) $(PAGES)
 
-test: .venv/test check-tangle html ## check-tangle, the book woven strictly, doctest, tests/
+test: .venv/test check-tangle html epub ## check-tangle, the book woven strictly, doctest, tests/
 	@if command -v lualatex >/dev/null && command -v latexmk >/dev/null; then $(MAKE) pdf; \
 	  else echo "no LuaLaTeX here: the tests of the PDF will be skipped"; fi
 	$(PYTEST) chapters glossary tests

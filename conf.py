@@ -1,12 +1,13 @@
 """How Sphinx weaves the book. What a page may contain is set in pyproject.toml."""
 
 import os
-from importlib.metadata import version as installed_version
+from importlib.metadata import metadata as installed
 
 project = "Foundations: GPU programming and the roofline"
 author = "The roofline authors"
 copyright = "2026, the roofline authors"
-release = version = installed_version("roofline")
+package = installed("roofline")
+release = version = package["Version"]
 
 extensions = [
     "myst_parser",
@@ -69,6 +70,18 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 # SOURCE_DATE_EPOCH, where it is set, dates the build; otherwise no date is printed.
 today = " " if "SOURCE_DATE_EPOCH" not in os.environ else ""
+
+# An e-book is known by its identifier: this one stays when the text changes.
+epub_basename = "foundations"
+epub_uid = "book"
+epub_identifier = "urn:uuid:f0df8548-b8c9-4f25-b27d-a6a28d6a8094"
+epub_description = package["Summary"]
+epub_contributor = "made with Sphinx and literate"
+epub_copyright = f"© {copyright}; {package['License-Expression']} license"
+epub_tocscope = "includehidden"
+epub_tocdup = False
+epub_show_urls = "no"
+literate_cover = "roofline.support.cover"
 
 latex_table_style = ["booktabs"]
 latex_engine = "lualatex"

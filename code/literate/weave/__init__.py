@@ -2,7 +2,9 @@
 
 `blocks` shows code blocks with their files, fragments and marks, `numbers` evaluates the
 `{num}` role, `figures` draws figure blocks, `files` adds a page for each tangled file, and
-`census` compares what each page shows with what the tests read.
+`census` compares what each page shows with what the tests read. `ebook` is the builder of an
+EPUB, `notebooks` writes a notebook for each page, and `cards`, `answers` and `widgets` are for
+a browser alone.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from ..book import Book
 from ..config import load
 from ..reports import Reports
 from . import (
-    accessible, answers, blocks, cards, census, figures, files, formulas, machines, notebooks,
-    numbers, status, widgets,
+    accessible, answers, blocks, cards, census, ebook, figures, files, formulas, machines,
+    notebooks, numbers, status, widgets,
 )  # fmt: skip
 
 PARTS = (
-    accessible, answers, blocks, cards, census, figures, files, formulas, machines, notebooks,
-    numbers, status, widgets,
+    accessible, answers, blocks, cards, census, ebook, figures, files, formulas, machines,
+    notebooks, numbers, status, widgets,
 )  # fmt: skip
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ FOLDER = "files"
 
 
 class tangled_file(nodes.Inline, nodes.TextElement):
-    """A file's name; in HTML a link to its page."""
+    """A file's name; in a browser a link to its page."""
 
 
 def file_link(target: str, anchor: str | None) -> nodes.Node:
@@ -28,6 +28,10 @@ def _visit_html(translator, node) -> None:
     translator.body.append(f'<a class="tangled-file" href="{escape(uri + anchor)}">')
 
 
+def _visit_epub(translator, node) -> None:
+    translator.body.append('<code class="tangled-file">')
+
+
 def _visit_latex(translator, node) -> None:
     translator.body.append(r"\sphinxcode{\sphinxupquote{")
 
@@ -35,6 +39,8 @@ def _visit_latex(translator, node) -> None:
 def pages(app) -> Iterator[tuple[str, dict, str]]:
     """Sphinx's `html-collect-pages`: name, context and template of each extra page."""
     book: Book = app.literate_book
+    if app.builder.name == "epub":
+        return  # every block stands in its chapter
     for file in book.files.values():
         name = f"{FOLDER}/{file.target}"
         context = {
@@ -85,6 +91,7 @@ def setup(app) -> None:
     app.add_node(
         tangled_file,
         html=(_visit_html, lambda t, n: t.body.append("</a>")),
+        epub=(_visit_epub, lambda t, n: t.body.append("</code>")),
         latex=(_visit_latex, lambda t, n: t.body.append("}}")),
         text=(lambda t, n: None, lambda t, n: None),
     )

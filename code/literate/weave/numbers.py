@@ -45,13 +45,14 @@ class NumberRole(SphinxRole):
         node = number(shown, shown, kind=found.kind, sources=list(found.sources))
         if isinstance(found.value, (int, float)) and keep:
             node["value"] = found.value
-        measured = found.kind in MEASURED
-        if measured and found.sources and self.env.app.builder.format == "latex":
+        builder = self.env.app.builder
+        still = builder.format == "latex" or builder.name == "epub"
+        if still and found.kind in MEASURED and found.sources:
             return [node, self._footnote(found)], []
         return [node], []
 
     def _footnote(self, found: Number) -> nodes.Node:
-        """In print, provenance is a footnote: one for each source of a page."""
+        """Where nothing can be hovered over, provenance is a footnote, one for each source of a page."""
         document = self.inliner.document
         text = "; ".join(found.sources)
         name = nodes.make_id(f"source-{text}")[:200]
@@ -71,7 +72,7 @@ class NumberRole(SphinxRole):
 
 def _visit_html(translator, node) -> None:
     attributes = {}
-    if node["sources"]:
+    if node["sources"] and translator.builder.name != "epub":
         text = provenance(node["kind"], "; ".join(node["sources"]))
         attributes = {"title": text, "tabindex": "0"}
     translator.body.append(

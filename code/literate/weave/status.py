@@ -19,7 +19,7 @@ _SAID = {
 
 
 class block_status(nodes.Inline, nodes.TextElement):
-    """One report's word on a block; on paper, where it would age, nothing."""
+    """One report's word on a block; on paper and in an e-book, where it would age, nothing."""
 
 
 def status_nodes(env, block: Block) -> list[nodes.Node]:
@@ -70,6 +70,7 @@ def setup(app) -> None:
     app.add_node(
         block_status,
         html=(_visit_html, lambda t, n: t.body.append("</span>")),
+        epub=(_skip, None),
         latex=(_skip, None),
         text=(_skip, None),
     )
