@@ -39,7 +39,11 @@ literate_notebooks = {
     "import": "roofline",
     "launch": "https://colab.research.google.com/github/{repository}/blob/gh-pages/{file}",
 }
-literate_widgets = {"roofline-explorer": "roofline.support.explorer"}
+literate_widgets = {
+    "roofline-explorer": "roofline.support.explorer",
+    "online-softmax": "roofline.support.online_softmax",
+    "tile-walk": "roofline.support.tile_walk",
+}
 
 numfig = True
 numfig_secnum_depth = 1

@@ -7,7 +7,10 @@ fills the box instead; `conf.py` may name the module whose `data()` it draws fro
     literate_widgets = {"clock": "timepieces.clock"}
 
 The data go into a script as well, `_static/NAME-data.js`, so that a page opened from a
-disk finds them.
+disk finds them. `:needs:` names scripts that several widgets share.
+
+With `:figure:` the body is one drawn figure, and the box takes the place of its picture
+alone: number and caption stay where they are, whoever looks.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from pathlib import Path
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
+
+from .figures import drawing
 
 
 class widget(nodes.General, nodes.Element):
@@ -38,17 +43,37 @@ class WidgetDirective(SphinxDirective):
         # Pixels kept for it, so that nothing jumps; a second number is for a phone.
         "height": directives.positive_int_list,
         "label": directives.unchanged_required,  # what it is, for those who do not see it
+        "needs": directives.unchanged_required,  # scripts to load before its own
+        "figure": directives.flag,  # the body is a figure, whose caption stays
     }
 
     def run(self) -> list[nodes.Node]:
-        fallback = widget_fallback("", *self.parse_content_to_nodes())
+        body = self.parse_content_to_nodes()
         box = widget(
             name=self.arguments[0],
             state=self.options.get("state", ""),
             heights=self.options.get("height", [400]),
             label=self.options.get("label", self.arguments[0]),
+            needs=self.options.get("needs", "").split(),
         )
-        return [fallback, box]
+        if "figure" in self.options:
+            return self._in_the_figure(body, box)
+        return [widget_fallback("", *body), box]
+
+    def _in_the_figure(self, body: list[nodes.Node], box: widget) -> list[nodes.Node]:
+        """The figure with the box beside its picture; what follows it (its code) is for paper."""
+        first, *rest = body or [None]
+        pictures = [n for n in first if isinstance(n, drawing)] if isinstance(first, nodes.figure) else []
+        if len(pictures) != 1:
+            raise self.error(
+                f"widget {self.arguments[0]}: with :figure: its body must begin with a code block"
+                f" that has :figure:, got {getattr(first, 'tagname', 'nothing')}"
+            )
+        (picture,) = pictures
+        place = first.index(picture)
+        first.remove(picture)
+        first.insert(place, [widget_fallback("", picture), box])
+        return [first, widget_fallback("", *rest)] if rest else [first]
 
 
 def _visit_widget(translator, node) -> None:
@@ -96,7 +121,8 @@ def _write_data(app) -> None:
 def _add_scripts(app, pagename, templatename, context, doctree) -> None:
     if app.builder.name != "html" or doctree is None:
         return
-    for name in dict.fromkeys(node["name"] for node in doctree.findall(widget)):
+    boxes = list(doctree.findall(widget))
+    for name in dict.fromkeys(name for box in boxes for name in (*box["needs"], box["name"])):
         if name in app.config.literate_widgets:
             app.add_js_file(f"{name}-data.js", loading_method="defer")
         app.add_js_file(f"{name}.js", loading_method="defer")

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from roofline import hardware, model, network, serving
+from roofline import hardware, model, network, serving, tile_order
 from roofline.support import pending, storage
 from roofline.support import results as _results
 from roofline.support.format import percent, quantity, render
@@ -43,9 +43,9 @@ __all__ = [
     "xray_report",
 ]
 
-# Functions of `math`, of the roofline and of serving are names of their own: sqrt,
-# log2, ridge, decode_point, …
-for _module in (math, model, network, serving):
+# Functions of `math`, of the roofline, of serving and of the order of tiles are names of
+# their own: sqrt, log2, ridge, decode_point, dram_reads, …
+for _module in (math, model, network, serving, tile_order):
     for _name, _thing in vars(_module).items():
         if _name[0] != "_" and (
             _module is math or getattr(_thing, "__module__", None) == _module.__name__
