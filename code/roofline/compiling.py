@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: 5da7bfbc9062455e
+# Content hash: e41c52935673c397
 
 """What torch.compile makes of a function, what it costs, and what it gains.
 
@@ -379,7 +379,8 @@ def kernels(fn: Callable, /, *args: Any, **kwargs: Any) -> list[Kernel]:
 
 
 def _planned(nodes: list) -> Iterator[Kernel]:
-    called = {node: _last(_origins(node)) for node in nodes if node.is_extern()}
+    # Nodes of a graph are ordered: the last that a call was made of is the call itself.
+    called = {n: max(_origins(n), default=None) for n in nodes if n.is_extern()}
     for node in nodes:
         reads, writes = node.get_read_buffer_sizes(), node.get_write_buffer_sizes()
         if reads + writes == 0:  # a name for another's result
@@ -396,15 +397,6 @@ def _planned(nodes: list) -> Iterator[Kernel]:
 def _origins(node: Any) -> set[torch.fx.Node]:
     parts = node.get_nodes()
     return {op for part in parts for op in getattr(part.node, "origins", None) or ()}
-
-
-def _last(operations: set[torch.fx.Node]) -> torch.fx.Node | None:
-    """Of operations of one graph, the one that comes last."""
-    if not operations:
-        return None
-    graph = next(iter(operations)).graph
-    order = {operation: place for place, operation in enumerate(graph.nodes)}
-    return max(operations, key=order.__getitem__)
 
 
 def _caused_by_plan(error: BaseException | None) -> bool:
