@@ -18,13 +18,13 @@ from ..book import Book
 from ..config import load
 from ..reports import Reports
 from . import (
-    accessible, answers, blocks, cards, census, ebook, figures, files, formulas, machines,
-    notebooks, numbers, status, widgets,
+    accessible, answers, blocks, cards, census, ebook, exercises, figures, files, formulas,
+    machines, notebooks, numbers, status, widgets,
 )  # fmt: skip
 
 PARTS = (
-    accessible, answers, blocks, cards, census, ebook, figures, files, formulas, machines,
-    notebooks, numbers, status, widgets,
+    accessible, answers, blocks, cards, census, ebook, exercises, figures, files, formulas,
+    machines, notebooks, numbers, status, widgets,
 )  # fmt: skip
 logger = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ class NumberRole(SphinxRole):
         if isinstance(found.value, (int, float)) and keep:
             node["value"] = found.value
         builder = self.env.app.builder
-        still = builder.format == "latex" or builder.name == "epub"
+        still = builder.format in ("latex", "text") or builder.name == "epub"
         if still and found.kind in MEASURED and found.sources:
             return [node, self._footnote(found)], []
         return [node], []
