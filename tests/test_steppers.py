@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from conftest import ROOT, require
+from test_weave import CONF, Woven
 from web import CHROMIUM, HTML, launch, off_disk, opened, watched
 
 pytest.importorskip("matplotlib")
@@ -148,12 +152,67 @@ def test_words_of_the_row_say_its_numbers():
             assert words.count(f"({exact})") == 2
 
 
+# -- a figure that a widget takes the place of -------------------------------------------
+
+PLAYED = """\
+    # Page
+
+    ````{widget} swing
+    :label: A swing
+    :needs: rope board
+    :height: 300 200
+    :figure:
+    ```{code-block} python
+    :name: rest
+    :figure: A swing, on paper at rest.
+    :alt: A line straight down.
+    from matplotlib.figure import Figure
+    figure = Figure()
+    figure.subplots().plot([0, 0], [1, 0])
+    ```
+    ````
+    """
+
+
+def test_a_widget_in_a_figure_shares_its_number_and_caption(small):
+    small.write("code/swings.py", "def data():\n    return {'length': 2}\n")
+    conf = dedent(CONF) + 'literate_widgets = {"swing": "swings"}\nnumfig = True\n'
+    woven = Woven(small, PLAYED, conf)
+    assert woven.done.returncode == 0, woven.done.stderr
+    page = woven.html()
+    (figure,) = page.select("figure")
+    assert figure["id"] == "fig-rest" and "Fig. 1" in figure.figcaption.text
+    assert figure.select_one(".widget-fallback > .drawing > svg") is not None
+    box = figure.select_one(".widget")
+    assert box["data-widget"] == "swing" and box["aria-label"] == "A swing"
+    assert box["style"] == "--height: 300px; --narrow: 200px"
+    assert page.select_one(".widget-fallback details.figure-code") is not None  # draws paper's
+    scripts = [Path(s["src"].partition("?")[0]).name for s in page.select("script[src]")]
+    ours = ("rope.js", "board.js", "swing-data.js", "swing.js")
+    assert [name for name in scripts if name in ours] == list(ours)
+    data = (woven.base / "_build/html/_static/swing-data.js").read_text("utf-8")
+    assert '["swing"] = {"length": 2};' in data
+
+
+@pytest.mark.parametrize(
+    ("body", "got"), [("Words alone.", "got paragraph"), ("", "got nothing")], ids=["words", "nothing"]
+)
+def test_a_widget_in_a_figure_that_is_none_is_refused(small, body, got):
+    page = f"# Page\n\n````{{widget}} swing\n:figure:\n\n{body}\n````\n"
+    woven = Woven(small, page)
+    assert woven.done.returncode != 0
+    assert "widget swing: with :figure: its body must begin with a code block that has :figure:" in woven.done.stderr
+    assert got in woven.done.stderr
+
+
 # -- on the page -------------------------------------------------------------------------
 
 STEPPERS = {
     "tile-walk": ("chapters/03_triton_tiled_matmul.html", "fig-matmul-figure-walk"),
     "online-softmax": ("chapters/04_triton_flashattention.html", "fig-attention-figure-fold"),
 }
+#: The step that a page opens with: one that shows at a glance what the figure is about.
+OPENS = {"tile-walk": tile_walk.PROGRAMS, "online-softmax": 3}
 MODULES = {"tile-walk": tile_walk, "online-softmax": online_softmax}
 
 
@@ -179,7 +238,7 @@ def page(browser):
 
 def stepper(page, name: str):
     """The stepper on its page, begun."""
-    page.goto((HTML / STEPPERS[name][0]).as_uri(), wait_until="load")
+    page.goto((HTML / STEPPERS[name][0]).as_uri(), wait_until="domcontentloaded")
     box = page.locator(f"[data-widget={name}][data-ready]")
     box.wait_for()
     return box
@@ -208,8 +267,10 @@ def test_a_keyboard_steps_through_picture_and_words(page, name):
     box = stepper(page, name)
     said, last = box.locator("[aria-live=polite]"), len(MODULES[name].data()["stops"])
     last = (len(tile_walk.walk(1)) if name == "tile-walk" else last) - 1
-    assert said.text_content() == says(name, 0)
+    assert said.text_content() == says(name, OPENS[name])
     box.locator("input[type=range]").focus()
+    page.keyboard.press("Home")
+    assert said.text_content() == says(name, 0)
     seen = [picture(box)]
     for step in range(1, last + 1):
         page.keyboard.press("ArrowRight")
@@ -231,7 +292,7 @@ def test_its_buttons_do_the_same_and_keep_the_focus(page, name):
     box = stepper(page, name)
     said = box.locator("[aria-live=polite]")
     last = int(box.locator("input[type=range]").get_attribute("max"))
-    for word, there in (("next", 1), ("next", 2), ("back", 1), ("last", last), ("next", last), ("first", 0), ("back", 0)):
+    for word, there in (("first", 0), ("next", 1), ("next", 2), ("back", 1), ("last", last), ("next", last), ("first", 0), ("back", 0)):
         button = box.get_by_role("button", name=word, exact=True)
         button.focus()
         page.keyboard.press("Enter")
@@ -338,7 +399,7 @@ def test_without_scripts_and_on_paper_a_figure_stands_in_its_place(browser, name
 @pytest.mark.parametrize("name", STEPPERS)
 def test_the_figure_is_in_the_book_on_paper(name):
     figure = STEPPERS[name][1]
-    latex = ROOT / "_build/latex"
+    latex = Path(os.environ.get("BOOK_LATEX") or ROOT / "_build/latex")
     require("tex", (latex / "foundations.tex").exists(), "the book is not set for paper: run `make pdf`")
     assert f"{{{{{figure}}}.pdf}}" in (latex / "foundations.tex").read_text("utf-8")
     assert (latex / f"{figure}.pdf").read_bytes().startswith(b"%PDF")

@@ -15,9 +15,10 @@
   }
 
   /* count: how many steps; picture: the element that shows one; show(step): draw it;
-     words(step): lines that say it. Returns draw(), for when something else has changed. */
-  function stepper(root, { count, picture, show, words, start = 0 }) {
-    let step = start;
+     words(step): lines that say it. The page names the step to open with. Returns draw(), for
+     when something else has changed. */
+  function stepper(root, { count, picture, show, words }) {
+    let step = Math.min(count - 1, Number(root.dataset.state) || 0);
     const range = el("input", { type: "range", min: 0, max: count - 1, step: 1, "aria-label": `step of ${root.getAttribute("aria-label")}` });
     const place = el("output", { class: "stepper-place" });
     const said = el("p", { class: "stepper-said", "aria-live": "polite" });
