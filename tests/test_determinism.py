@@ -1,4 +1,4 @@
-"""Two clean builds give the same bytes: HTML, tangled code, and the PDF's text.
+"""Two clean builds give the same bytes: HTML, the EPUB, tangled code, and the PDF's text.
 
 A small book here, in processes whose hashes differ; the whole book with BOOK_WHOLE=1.
 """
@@ -102,7 +102,8 @@ def test_two_builds_of_the_whole_book_are_the_same(tmp_path):
     base = tmp_path / "book"
     shutil.copytree(ROOT, base, ignore=shutil.ignore_patterns("_build", ".*", "__pycache__", "*.egg-info"))
     day = {"SOURCE_DATE_EPOCH": "1700000000"}
-    same(build(base, "1", **day), build(base, "2", **day))
+    for builder in ("html", "epub"):
+        same(build(base, "1", builder, **day), build(base, "2", builder, **day))
     latex = [build(base, seed, "latex", **day) for seed in "12"]
     same(*latex)
     if not shutil.which("lualatex") or not shutil.which("latexmk"):

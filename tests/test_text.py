@@ -27,7 +27,7 @@ PAGE = """\
 
 
     def weighed(kilograms):
-        found.append(SimpleNamespace(kind="measured", text="on the kitchen scales"))
+        found.append(SimpleNamespace(kind="measured", text="by `weigh --twice`"))
         return kilograms
     ```
 
@@ -73,7 +73,7 @@ def test_a_book_is_plain_text_too(small):
     text = (small.base / "_build/text/chapters/a.txt").read_text("utf-8")
     said = " ".join(text.split())
     assert "It weighs 2[1] kg." in said
-    assert "[1] Measured: on the kitchen scales" in said
+    assert '[1] Measured: by "weigh --twice"' in said  # as one types it
     assert "  Exercise 1 (Halves):\n\n  What is half of *that*?\n" in text
     assert "  Exercise (Open):\n\n  And why?\n" in text
     assert "It stands still." in said and "A straight line through the origin." in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
@@ -59,7 +61,10 @@ class NumberRole(SphinxRole):
         if name not in document.nameids and not any(
             name in note["names"] for note in document.autofootnotes
         ):
-            note = nodes.footnote("", nodes.paragraph(text, provenance(found.kind, text)), auto=1)
+            # A command stays as it is typed: in running text `--` would become a dash.
+            parts = re.split("`([^`]+)`", provenance(found.kind, text))
+            said = [nodes.literal("", p) if i % 2 else nodes.Text(p) for i, p in enumerate(parts) if p]
+            note = nodes.footnote("", nodes.paragraph(text, "", *said), auto=1)
             note["names"].append(name)
             document.note_autofootnote(note)
             document.note_explicit_target(note, note)
