@@ -60,7 +60,8 @@ def test_the_walk_fetches_what_the_chapters_simulation_fetches(group):
             new = [("a", i) for i in stop.new[0]] + [("b", j) for j in stop.new[1]]
             assert not set(new) & set(seen)
             seen += new
-            assert sorted(seen) == sorted([*(("a", i) for i in stop.rows), *(("b", j) for j in stop.cols)])
+            panels = [("a", i) for i in stop.rows] + [("b", j) for j in stop.cols]
+            assert sorted(seen) == sorted(panels)
 
 
 def test_the_group_that_is_shown_first_is_the_best_and_the_strips_save_nothing():
@@ -71,7 +72,8 @@ def test_the_group_that_is_shown_first_is_the_best_and_the_strips_save_nothing()
 
 @pytest.mark.parametrize("group", tile_walk.GROUPS[1:])
 def test_words_of_the_walk_say_its_numbers(group):
-    for stop, plain, lines in zip(tile_walk.walk(group), tile_walk.walk(1), tile_walk.says(group), strict=True):
+    both = zip(tile_walk.walk(1), tile_walk.walk(group), tile_walk.says(group), strict=True)
+    for plain, stop, lines in both:
         if not stop.end:
             continue
         for its, line in ((plain, lines[1]), (stop, lines[2])):
@@ -80,7 +82,8 @@ def test_words_of_the_walk_say_its_numbers(group):
                 ((row, col),) = its.tiles
                 assert f"takes row {row}, column {col}," in line
                 told = re.findall(r"(row|column) (\d+) of [AB]", line)
-                assert told == [("row", str(i)) for i in its.new[0]] + [("column", str(j)) for j in its.new[1]]
+                rows, cols = ([str(panel) for panel in new] for new in its.new)
+                assert told == [("row", i) for i in rows] + [("column", j) for j in cols]
 
 
 # -- one row of scores -------------------------------------------------------------------
@@ -142,7 +145,8 @@ def test_words_of_the_row_say_its_numbers():
     for stop in online_softmax.stops()[1:]:
         words = " ".join(stop.says)
         if stop.kind == "shrink" and 0 < stop.alpha < 1:
-            assert f"exp({max(*sum(online_softmax.SCORES[: stop.block], ()))} − {stop.m})" in words
+            before = max(sum(online_softmax.SCORES[: stop.block], ()))
+            assert f"exp({before} − {stop.m})" in words
             assert f"= {stop.alpha:.3f}" in words and f"to {stop.s:.3f}" in words
         if stop.kind == "add":
             assert f"to {stop.s:.3f}" in words
@@ -195,14 +199,17 @@ def test_a_widget_in_a_figure_shares_its_number_and_caption(small):
 
 
 @pytest.mark.parametrize(
-    ("body", "got"), [("Words alone.", "got paragraph"), ("", "got nothing")], ids=["words", "nothing"]
+    ("body", "got"),
+    [("Words alone.", "got paragraph"), ("", "got nothing")],
+    ids=["words", "nothing"],
 )
 def test_a_widget_in_a_figure_that_is_none_is_refused(small, body, got):
     page = f"# Page\n\n````{{widget}} swing\n:figure:\n\n{body}\n````\n"
     woven = Woven(small, page)
     assert woven.done.returncode != 0
-    assert "widget swing: with :figure: its body must begin with a code block that has :figure:" in woven.done.stderr
-    assert got in woven.done.stderr
+    said = woven.done.stderr
+    assert "widget swing: with :figure: its body must begin with a code block that" in said
+    assert got in said
 
 
 # -- on the page -------------------------------------------------------------------------
@@ -245,14 +252,15 @@ def stepper(page, name: str):
 
 
 def says(name: str, step: int) -> str:
-    data = MODULES[name].data()
-    return " ".join(data["says"][data["chosen"]][step] if "chosen" in data else data["stops"][step]["says"])
+    if name == "tile-walk":
+        return " ".join(tile_walk.says(tile_walk.CHOSEN)[step])
+    return " ".join(online_softmax.stops()[step].says)
 
 
 def picture(box) -> str:
     """Everything in the drawings that a step may change."""
     return box.evaluate("""(box) => [...box.querySelectorAll("svg *")].map((each) =>
-      [each.getAttribute("class"), each.getAttribute("height"), each.getAttribute("y"), each.textContent]).join()""")
+      [...["class", "height", "y"].map((a) => each.getAttribute(a)), each.textContent]).join()""")
 
 
 @pytest.mark.parametrize("name", STEPPERS)
@@ -265,8 +273,8 @@ def test_the_page_draws_from_the_data_of_the_python(page, name):
 @pytest.mark.parametrize("name", STEPPERS)
 def test_a_keyboard_steps_through_picture_and_words(page, name):
     box = stepper(page, name)
-    said, last = box.locator("[aria-live=polite]"), len(MODULES[name].data()["stops"])
-    last = (len(tile_walk.walk(1)) if name == "tile-walk" else last) - 1
+    said = box.locator("[aria-live=polite]")
+    last = len(tile_walk.walk(1) if name == "tile-walk" else online_softmax.stops()) - 1
     assert said.text_content() == says(name, OPENS[name])
     box.locator("input[type=range]").focus()
     page.keyboard.press("Home")
@@ -292,16 +300,18 @@ def test_its_buttons_do_the_same_and_keep_the_focus(page, name):
     box = stepper(page, name)
     said = box.locator("[aria-live=polite]")
     last = int(box.locator("input[type=range]").get_attribute("max"))
-    for word, there in (("first", 0), ("next", 1), ("next", 2), ("back", 1), ("last", last), ("next", last), ("first", 0), ("back", 0)):
+    for word, there in (
+        ("first", 0), ("next", 1), ("next", 2), ("back", 1), ("last", last), ("next", last),
+        ("first", 0), ("back", 0),
+    ):  # fmt: skip
         button = box.get_by_role("button", name=word, exact=True)
         button.focus()
         page.keyboard.press("Enter")
         assert said.text_content() == says(name, there), word
         assert button.evaluate("(button) => button === document.activeElement")
-        ends = {"first": there == 0, "back": there == 0, "next": there == last, "last": there == last}
-        for each, at_its_end in ends.items():
+        for each, end in (("first", 0), ("back", 0), ("next", last), ("last", last)):
             found = box.get_by_role("button", name=each, exact=True).get_attribute("aria-disabled")
-            assert found == str(at_its_end).lower()
+            assert found == str(there == end).lower()
     page.keyboard.press("ArrowRight")
     assert said.text_content() == says(name, 1)
 
@@ -311,7 +321,8 @@ def test_another_group_walks_another_way(page):
     box.locator("input[type=range]").press("End")
     for group in tile_walk.GROUPS[1:]:
         box.get_by_label("rows in a group").select_option(str(group))
-        assert box.locator("[aria-live=polite]").text_content() == " ".join(tile_walk.says(group)[-1])
+        said = box.locator("[aria-live=polite]").text_content()
+        assert said == " ".join(tile_walk.says(group)[-1])
         counts = box.locator(".walk-count strong").all_text_contents()
         assert counts == [str(simulated(1)), str(simulated(group))]
 
@@ -333,14 +344,17 @@ def test_the_grids_show_the_tiles_and_panels_of_the_step(page):
 
 def test_bars_are_as_tall_as_scores_and_weights(page):
     box = stepper(page, "online-softmax")
-    row = sum(online_softmax.SCORES, ())
-    for step, stop in enumerate(online_softmax.stops()):
+    row, stops = sum(online_softmax.SCORES, ()), online_softmax.stops()
+    box.locator("input[type=range]").fill(str(len(stops) - 1))
+    assert max(stops[-1].weights) == 1
+    tall = """(box) => ["score", "weight", "larger"].map((kind) =>
+      [...box.querySelectorAll(`.fold-${kind}`)].map((bar) => +bar.getAttribute("height")))"""
+    one = max(box.evaluate(tall)[1])
+    assert one > 50
+    for step, stop in enumerate(stops):
         box.locator("input[type=range]").fill(str(step))
-        tall = box.evaluate("""(box) => ["score", "weight", "larger"].map((kind) =>
-          [...box.querySelectorAll(`.fold-${kind}`)].map((bar) => Number(bar.getAttribute("height"))))""")
-        scores, weights, larger = tall
+        scores, weights, larger = box.evaluate(tall)
         assert [h / scores[0] for h in scores] == pytest.approx([x / row[0] for x in row])
-        one = 84  # pixels of a weight of one, in a wide window
         for bars, expected in ((weights, stop.weights), (larger, stop.larger)):
             padded = [*expected, *[0] * (len(row) - len(expected))]
             assert bars == pytest.approx([one * w for w in padded], abs=1e-9)
@@ -361,7 +375,7 @@ def test_a_stepper_stays_in_the_room_kept_for_it(page, name):
     box = stepper(page, name)
     for width in (320, 340, 360, 412, 600, 640, 720, 768, 1280, 1600):
         page.set_viewport_size({"width": width, "height": 800})
-        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.evaluate("new Promise((done) => setTimeout(done, 100))")  # it has noticed
         kept, heights, sideways = box.evaluate("""(box) => {
           const range = box.querySelector("input[type=range]"), heights = [];
           for (let step = 0; step <= range.max; step++) {
@@ -369,7 +383,8 @@ def test_a_stepper_stays_in_the_room_kept_for_it(page, name):
             range.dispatchEvent(new Event("input"));
             heights.push(box.getBoundingClientRect().height);
           }
-          return [parseFloat(getComputedStyle(box).minHeight), heights, box.scrollWidth - box.clientWidth];
+          const kept = parseFloat(getComputedStyle(box).minHeight);
+          return [kept, heights, box.scrollWidth - box.clientWidth];
         }""")
         assert set(heights) == {kept}, (width, heights)
         assert sideways <= 0, width
@@ -400,6 +415,7 @@ def test_without_scripts_and_on_paper_a_figure_stands_in_its_place(browser, name
 def test_the_figure_is_in_the_book_on_paper(name):
     figure = STEPPERS[name][1]
     latex = Path(os.environ.get("BOOK_LATEX") or ROOT / "_build/latex")
-    require("tex", (latex / "foundations.tex").exists(), "the book is not set for paper: run `make pdf`")
-    assert f"{{{{{figure}}}.pdf}}" in (latex / "foundations.tex").read_text("utf-8")
+    book = latex / "foundations.tex"
+    require("tex", book.exists(), "the book is not set for paper: run `make pdf`")
+    assert f"{{{{{figure}}}.pdf}}" in book.read_text("utf-8")
     assert (latex / f"{figure}.pdf").read_bytes().startswith(b"%PDF")

@@ -92,7 +92,7 @@
       now = step;
       const stop = data.stops[step];
       its.show(stop);
-      its.svg.setAttribute("aria-label", `Twelve scores in four blocks, as bars; below them the weights of the keys seen so far. ${stop.says[0]}`);
+      its.svg.setAttribute("aria-label", `${data.scores.flat().length} scores in ${data.scores.length} blocks, as bars; below them the weights of the keys seen so far. ${stop.says[0]}`);
       for (const [key, { value, how }] of Object.entries(fields)) {
         value.textContent = stop.shown[key];
         how.textContent = stop.how[key] || "";

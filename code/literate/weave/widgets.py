@@ -63,7 +63,8 @@ class WidgetDirective(SphinxDirective):
     def _in_the_figure(self, body: list[nodes.Node], box: widget) -> list[nodes.Node]:
         """The figure with the box beside its picture; what follows it (its code) is for paper."""
         first, *rest = body or [None]
-        pictures = [n for n in first if isinstance(n, drawing)] if isinstance(first, nodes.figure) else []
+        children = first.children if isinstance(first, nodes.figure) else []
+        pictures = [child for child in children if isinstance(child, drawing)]
         if len(pictures) != 1:
             raise self.error(
                 f"widget {self.arguments[0]}: with :figure: its body must begin with a code block"
