@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: e41c52935673c397
+# Content hash: 30198f1056f01034
 
 """What torch.compile makes of a function, what it costs, and what it gains.
 
@@ -385,8 +385,9 @@ def _planned(nodes: list) -> Iterator[Kernel]:
         reads, writes = node.get_read_buffer_sizes(), node.get_write_buffer_sizes()
         if reads + writes == 0:  # a name for another's result
             continue
-        # The origins of a buffer include the calls that it was written for, and those
-        # of a call what its operands were made of.
+        # Origins are the graph's operations that a buffer goes back to. They include the
+        # calls that it was written for, and those of a call what its operands were
+        # made of.
         library = node in called
         made_of = {called[node]} if library else _origins(node) - {*called.values()}
         names = (str(operation.target) for operation in made_of if operation)
