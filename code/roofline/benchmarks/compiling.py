@@ -1,5 +1,5 @@
 # Tangled from chapters/06_torch_compile_deep_dive.md: edit it there, then run `make tangle`.
-# Content hash: d8472e87c417848d
+# Content hash: dd2bf84b90cb951c
 
 """What a call costs eager, compiled and replayed, and what compiling itself costs."""
 
@@ -95,7 +95,6 @@ def prepare_start(case: Case, device: str) -> Work:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
 
     def first_call():
-        torch.compiler.reset()
         return torch.compile(norm, backend=backend)(x)
 
     def cold():
