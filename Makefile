@@ -7,6 +7,8 @@ CHAPTER ?=
 REPORT ?= cpu
 PAGES := $(if $(CHAPTER),$(wildcard chapters/$(CHAPTER)*.md chapters/*/$(CHAPTER)*.md),chapters glossary)
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+# Pages draw no random examples, and Hypothesis takes longer to import than many a page to prove.
+PROVE := $(PYTEST) -p no:hypothesispytest
 
 .DEFAULT_GOAL := help
 .PHONY: help html pdf epub live tangle check-tangle doctest test test-all report measure clean
@@ -43,7 +45,7 @@ check-tangle: .venv/book ## fail if code/roofline is not what the chapters say
 
 doctest: .venv/test ## run every block and number of the book (CHAPTER=02: of one chapter)
 	@test -n "$(PAGES)" || { echo "no chapter starts with '$(CHAPTER)'"; exit 1; }
-	$(PYTEST) $(PAGES)
+	$(PROVE) $(PAGES)
 
 test: .venv/test check-tangle html epub ## check-tangle, the book woven strictly, doctest, tests/
 	@if command -v lualatex >/dev/null && command -v latexmk >/dev/null; then $(MAKE) pdf; \
@@ -55,7 +57,7 @@ test-all: .venv/test ## test with nothing bounded: long fuzz, whole benchmarks, 
 	$(BIN)/python tests/mutation/run.py --report
 
 report: .venv/test ## doctest, and keep what each block did for the pages to show (REPORT=h200)
-	$(PYTEST) $(PAGES) --literate-report chapters/_reports/$(REPORT).json
+	$(PROVE) $(PAGES) --literate-report chapters/_reports/$(REPORT).json
 
 measure: .venv/test ## run every benchmark on this machine's GPU and write the record
 	$(BIN)/python -m roofline measure
