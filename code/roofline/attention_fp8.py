@@ -1,5 +1,5 @@
 # Tangled from chapters/04d_attention_fp8.md: edit it there, then run `make tangle`.
-# Content hash: efec1a38936d7ae4
+# Content hash: c53cafe8dd26a093
 
 """Attention, forward, in fp8 for Hopper: inputs rounded once, weights in registers.
 
@@ -18,10 +18,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
 )
 
-from roofline.attention import LOG2_E, _check, _near, load_rows
+from roofline.attention import LOG2_E, _check, _describable, _near, load_rows
 from roofline.attention_hopper import (
     SIZES, Groups, Job, Turns, _descriptor, hide, online_softmax, ring,
 )
+from roofline.support.arguments import check_tensor
 from roofline.support.device import compute_capability as _capability
 from roofline.support.device import sm_count as _sms
 from roofline.support.launch import launch
@@ -32,7 +33,10 @@ TOP = torch.finfo(FP8).max
 
 @triton.jit
 def on_grid(x):
-    """x in fp32, rounded to the nearest number of E4M3, halves to even."""
+    """x in fp32, up to 448, rounded to the nearest number of E4M3, halves to even.
+
+    NaN may become anything: a head that has one is known by its scale.
+    """
     bits = x.to(tl.int32, bitcast=True)
     bits += 0x7FFFF + ((bits >> 20) & 1)
     normal = (bits >> 20 << 20).to(tl.float32, bitcast=True)
@@ -47,7 +51,7 @@ def quantize_kernel(
     tiles = tl.cdiv(width, ROWS)
     bh, r0 = tl.program_id(0) // tiles, tl.program_id(0) % tiles * ROWS
     tile = load_rows(x, x_strides, bh // heads, bh % heads, r0, rows, HEAD, ROWS, COLS)
-    tile = on_grid(tile.to(tl.float32) / tl.load(scales + bh))
+    tile = on_grid(tile.to(tl.float32) * tl.div_rn(1.0, tl.load(scales + bh)))
     r, c = r0 + tl.arange(0, ROWS), tl.arange(0, COLS)
     out += bh.to(tl.int64) * width * COLS
     if TURN:
@@ -61,9 +65,11 @@ def quantize_kernel(
     tl.store(out + at, tile.to(out.dtype.element_ty), mask=inside)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quantized:
     """What `quantize` makes of q, k and v; `attention_quantized` takes it.
+
+    Raises TypeError and ValueError that name a part which does not fit the others.
 
     q, k    fp8, shape (batch, heads, length, padded head_dim)
     v       fp8, shape (batch, kv_heads, padded head_dim, keys padded to sixteens),
@@ -83,6 +89,49 @@ class Quantized:
     head_dim: int
     dtype: torch.dtype
 
+    def __post_init__(self) -> None:
+        kinds = dict(q=(FP8, 4), k=(FP8, 4), v=(FP8, 4))
+        kinds |= dict(scores=(torch.float32, 2), values=(torch.float32, 2))
+        for name, (dtype, dims) in kinds.items():
+            x = check_tensor(name, getattr(self, name), (dtype,))
+            if x.dim() != dims or not x.numel():
+                raise ValueError(
+                    f"{name} must have {dims} dimensions, none empty, "
+                    f"got {tuple(x.shape)}"
+                )
+            if x.device != self.q.device:
+                raise ValueError(
+                    f"{name} must be on q's device {self.q.device}, got {x.device}"
+                )
+            # the copy engine takes steps between rows; scales are read as they lie
+            if not (_describable(x) if dims == 4 else x.is_contiguous()):
+                raise ValueError(
+                    f"{name} must be contiguous and aligned to 16 bytes, "
+                    f"got strides {x.stride()}"
+                )
+        if self.dtype not in (torch.float16, torch.bfloat16):
+            raise TypeError(f"dtype must be fp16 or bf16, got {self.dtype}")
+        (batch, heads, _, cols), kv_heads = self.q.shape, self.k.shape[1]
+        least, most = {64: (1, 64), 128: (65, 128)}.get(cols, (1, 0))
+        if not least <= self.head_dim <= most:
+            raise ValueError(
+                "head_dim must be from 1 to 64 with 64 columns in q, from 65 to 128 "
+                f"with 128, got {self.head_dim} with {cols}"
+            )
+        if heads % kv_heads:
+            raise ValueError(
+                f"k must have a number of heads that divides q's {heads}, got {kv_heads}"
+            )
+        shapes = dict(
+            k=(batch, kv_heads, self.keys, cols),
+            v=(batch, kv_heads, cols, triton.cdiv(self.keys, 16) * 16),
+            scores=(batch, heads), values=(batch, kv_heads),
+        )
+        for name, shape in shapes.items():
+            got = tuple(getattr(self, name).shape)
+            if got != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {got}")
+
 
 def _rounded(x: torch.Tensor, turn: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """fp8 of x over one scale a head, and the scales, fp32."""
@@ -98,7 +147,7 @@ def _rounded(x: torch.Tensor, turn: bool) -> tuple[torch.Tensor, torch.Tensor]:
     launch(
         quantize_kernel, (triton.cdiv(width, 64) * batch * heads,),
         x, x.stride(), scales, out, heads, rows, width,
-        HEAD=dim, TURN=turn, ROWS=64, COLS=cols, num_warps=4,
+        HEAD=dim, TURN=turn, ROWS=64, COLS=cols, num_warps=4, enable_fp_fusion=False,
     )
     return out, scales
 
@@ -112,9 +161,10 @@ def quantize(
     k, v   shape (batch, kv_heads, Sk, head_dim)
     scale  of the scores, 1 / sqrt(head_dim) if None; positive
 
-    None may be empty; head_dim goes up to 128. NaN or inf makes a head's scale NaN or
-    inf, and with it all that comes of the head NaN. Raises TypeError and ValueError
-    that name the argument. Chapter 4, attention in fp8; FlashAttention-3, section 3.3.
+    None may be empty; head_dim goes up to 128. On a CPU, or a GPU of compute capability
+    8.9 or more. NaN or inf makes a head's scale NaN or inf, and with it all that comes
+    of the head NaN. Raises TypeError and ValueError that name the argument. Chapter 4,
+    attention in fp8; FlashAttention-3, section 3.3.
     """
     _check(q, k, v, False, scale, None)
     if q.dtype not in (torch.float16, torch.bfloat16):
@@ -125,13 +175,20 @@ def quantize(
         raise ValueError(f"q and k must not be empty, got {tuple(q.shape)}, {tuple(k.shape)}")
     if scale is not None and scale <= 0:
         raise ValueError(f"scale must be positive, got {scale!r}")
+    capability = _capability(q.device)
+    if 0 < capability < 89:  # 0 is a CPU
+        raise ValueError(
+            "q must be on a CPU or on a GPU with fp8, of compute capability 8.9 or "
+            f"more, got {capability / 10}"
+        )
     (q8, q_scales), (k8, k_scales), (v8, values) = (
         _rounded(x, turn) for x, turn in ((q, False), (k, False), (v, True))
     )
     scale = q.shape[3] ** -0.5 if scale is None else float(scale)
-    scores = q_scales * k_scales.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = q_scales.double() * k_scales.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = (scores * (scale * LOG2_E)).clamp(min=2.0**-126)  # 0 * -inf would be NaN
     return Quantized(
-        q8, k8, v8, scores * (scale * LOG2_E), values, k.shape[2], q.shape[3], q.dtype
+        q8, k8, v8, scores.float(), values, k.shape[2], q.shape[3], q.dtype
     )
 
 
@@ -317,6 +374,10 @@ def attention_quantized(
         raise TypeError(f"groups must be Groups or None, got {groups!r}")
     if groups is not None and groups.groups != 2:
         raise ValueError(f"groups must be two groups, got {groups.groups}")
+    if groups is not None and groups.block_n not in (32, 64, 128, 256):
+        raise ValueError(
+            f"groups must have a block_n of 32, 64, 128 or 256, got {groups.block_n!r}"
+        )
     reason = reason_against_quantized(x, causal=causal)
     if reason:
         raise ValueError(f"attention_quantized cannot take x: {reason}")
