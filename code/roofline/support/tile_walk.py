@@ -85,7 +85,8 @@ def _says(group: int, plain: Stop, grouped: Stop) -> list[str]:
     both = (("Row by row", plain), (f"Groups of {group}", grouped))
     if plain.wave == 0:
         took = [f"{name}: {_takes(stop)}, {stop.fetched} tiles so far." for name, stop in both]
-        return [f"Program {plain.since}.", *took]
+        done = ["The first wave is complete."] if plain.end == PROGRAMS else []
+        return [f"Program {plain.since}.", *took, *done]
     took = [f"{name}: {_spans(stop)}, {stop.fetched} tiles so far." for name, stop in both]
     if plain.end == GRID[0] * GRID[1]:
         share = 100 * grouped.fetched / plain.fetched
