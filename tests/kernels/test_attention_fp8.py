@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
+import subprocess
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -30,6 +34,7 @@ from test_attention import reference
 from test_attention_hopper import HALF, inputs, on_hopper
 
 from roofline import attention_fp8 as module
+from roofline import xray
 from roofline.attention_fp8 import (
     FP8,
     Quantized,
@@ -369,6 +374,66 @@ def test_refuses_another_gpu_and_what_is_not_quantized():
         attention_fp8(q, q, q)
     with refuses(TypeError, "x must be", "Tensor"):
         attention_quantized(q)
+
+
+def machine_code(cubin: bytes) -> list[str]:
+    """The instructions, one a string, in the order of the program."""
+    tool = Path(module.triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [tool, "-sass", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", text)
+
+
+def overwritten(code: list[str], *, waits: bool = True) -> tuple[int, list[str]]:
+    """Products with weights in registers, and what writes to these before their wait."""
+    held: set[int] = set()
+    products, found = 0, []
+    for line in code:
+        product = re.search(r"QGMMA\S* R\d+, R(\d+), gdesc", line)
+        written = re.match(r"(?:@!?U?P\d+ )?(?!ST|QGMMA)[A-Z]\S* R(\d+),", line)
+        if product:
+            products += 1
+            held |= set(range(int(product[1]), int(product[1]) + 4))
+        elif waits and re.search(r"WARPGROUP.DEPBAR.LE gsb0, 0x0", line):
+            held.clear()
+        elif written and int(written[1]) in held:
+            found.append(line)
+    return products, found
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_weights_are_left_alone_until_the_wait(dim):
+    """Gluon cannot be told to keep them, so the machine code is read."""
+    compiled = xray.compile_for(90, **module._xray_fp8(90, dim))
+    code = machine_code(compiled.asm["cubin"])
+    products, found = overwritten(code)
+    assert products == 2 * 3 * 4, "two groups, three places, four times 32 keys"
+    assert not found
+    assert overwritten(code, waits=False)[1], "the registers are used again later"
+
+
+def test_scaling_and_rounding_are_two_operations(monkeypatch):
+    """Merged into one they would round once, and a GPU otherwise than a CPU."""
+    launched = []
+    monkeypatch.setattr(module, "launch", lambda *args, **meta: launched.append(meta))
+    q = normal((1, 2, 9, 64), torch.bfloat16)
+    quantize(q, q, q)
+    types = dict.fromkeys(("heads", "rows", "width"), "i32")
+    types |= dict(x="*bf16:16", scales="*fp32:16", out="*fp8e4nv:16")
+    for meta in launched:
+        names = set(module.quantize_kernel.arg_names)
+        known = {name: value for name, value in meta.items() if name in names}
+        options = {name: value for name, value in meta.items() if name not in names}
+        ptx = xray.compile_for(
+            90, kernel=module.quantize_kernel, args=types,
+            constexprs=known | dict(x_strides=(8192, 4096, 64, 1)), **options,
+        ).asm["ptx"]  # fmt: skip
+        assert re.search(r"mul\S*f32", ptx) and not re.search(r"fma\S*f32", ptx)
+        assert "div.full" not in ptx and "div.approx" not in ptx
+    assert len(launched) == 3
 
 
 def judge(out, lse, q, k, v, causal=False, scale=None):
