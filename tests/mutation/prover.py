@@ -188,6 +188,14 @@ class Prover:
         self.restore()
         return {**answer, "seconds": round(time.monotonic() - start, 2)}
 
+    def idle(self, mutant) -> dict | None:
+        """The outcome of a fault in a line that no step runs: known without planting it."""
+        if mutant.page not in self.profiles or self.slices.seeing(mutant):
+            return None
+        if self._same_code(mutant, planted(self.book.page(mutant.page), mutant)):
+            return {"outcome": "nothing", "how": "", "seconds": 0.0}
+        return {"outcome": "survived", "how": "its line does not run", "seconds": 0.0}
+
     def prove_by(self, mutant, path: str, step: str) -> dict:
         """Plant a fault, and ask the step that is known to notice it; then the whole page."""
         page = self.book.page(mutant.page)

@@ -14,6 +14,18 @@ HERE = Path(__file__).resolve().parent
 #: Verdicts on a fault that was not noticed, the last of which is the one to mend.
 VERDICTS = ("prints the same", "equivalent", "speed only", "needs a GPU", "by tests", "missed")
 COLUMNS = ("possible", "tried", "caught", *VERDICTS)
+#: Kinds that stand in prose, by what they are faults of; all others are of code.
+NUMBERS = "number: "
+STRUCTURE = ("untagged block", "missing reason", "broken fragment", "wrong output", "stale file")
+LINKS = ("dead link", "dead equation", "dead figure", "dead citation", "missing term")
+#: What is tried at one time: code that runs, lines that do not, and the kinds of prose.
+GROUPS = ("code", "idle", "numbers", "structure", "links")
+
+
+def group_of(kind: str) -> str:
+    if kind.startswith(NUMBERS):
+        return "numbers"
+    return "structure" if kind in STRUCTURE else "links" if kind in LINKS else "code"
 
 
 def rules() -> list[dict]:
@@ -79,14 +91,14 @@ def unexplained(book, entry: dict | None, mutant, rules: list[dict]) -> bool:
 
 
 def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
-    from run import every_mutant, keys
+    from run import every_mutant, keys, report_key
 
     known = rules()
     found = {}
     for page in pages:
         rows: dict[str, Counter] = {}
         unrun: dict[str, Counter] = {}
-        survivors, elsewhere = [], 0
+        survivors, noticed, elsewhere = [], [], 0
         for mutants in every_mutant(book, page).values():
             for key, mutant in zip(keys(page, mutants), mutants):
                 entry = outcomes.get(key)
@@ -102,8 +114,10 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
                 if entry is None:
                     continue
                 row["tried"] += 1
+                line = page.source.split("\n")[mutant.line - 1].strip()
                 if entry["outcome"] == "caught":
                     row["caught"] += 1
+                    noticed.append((mutant.kind, mutant.function, mutant.old, mutant.new, line))
                     elsewhere += entry.get("page", page.path) != page.path
                     continue
                 verdict, reason = judge(book, mutant, entry, known)
@@ -114,7 +128,7 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
                     survivors.append({
                         "place": f"{page.path}:{mutant.line}", "kind": mutant.kind,
                         "function": mutant.function, "old": mutant.old, "new": mutant.new,
-                        "line": page.source.split("\n")[mutant.line - 1].strip(),
+                        "line": line,
                         "runs": entry["how"] != "its line does not run",
                         "verdict": verdict, "reason": reason, "tests": confirmed.get(key, ""),
                     })  # fmt: skip
@@ -125,11 +139,15 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
                     "place": f"{page.path}:{line}", "kind": kind, "function": "", "old": text, "new": "",
                     "line": "", "runs": True, "verdict": "missed", "reason": "", "tests": "",
                 })  # fmt: skip
+        tried = {group_of(kind) for kind, row in rows.items() if row["tried"]}
+        tried |= {"idle"} if report_key(page.path) in outcomes else set()
         found[page.path] = {
             "kinds": {kind: dict(row) for kind, row in rows.items() if row["possible"]},
             "lines that do not run": {kind: dict(row) for kind, row in unrun.items()},
             "caught by another page": elsewhere,
             "survivors": survivors,
+            "noticed": noticed,
+            "dates": dict.fromkeys(sorted(tried), time.strftime("%Y-%m-%d", time.gmtime())),
         }
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -138,7 +156,82 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
     }  # fmt: skip
 
 
+def merged(new: dict, before: dict) -> dict:
+    """What was tried anew, and of all else what an earlier report says, each with its date.
+
+    Where fewer faults in code were tried than then, the earlier sample stays, and what is
+    noticed by now of its survivors is counted as caught.
+    """
+    pages = {}
+    for path in {**before["pages"], **new["pages"]}:
+        now, then = new["pages"].get(path), before["pages"].get(path)
+        then = then or {"kinds": {}, "lines that do not run": {}, "caught by another page": 0, "survivors": []}
+        now = now or {**then, "noticed": [], "dates": {}}
+        kinds, survivors, dates = {}, [], {}
+        if _tried(now) < _tried(then):
+            then, now = mended(then, now), {**now, "dates": {k: v for k, v in now["dates"].items() if k != "code"}}
+        for group in GROUPS:
+            one = now if group in now["dates"] else then
+            rows = {kind: row for kind, row in one["kinds"].items() if group_of(kind) == group}
+            if group == "idle":
+                rows = one["lines that do not run"]
+            else:
+                kinds |= rows
+            if rows:
+                dates[group] = one.get("dates", {}).get(group, before["date"])
+            survivors += [s for s in one["survivors"] if group == ("idle" if not s["runs"] else group_of(s["kind"]))]
+        pages[path] = {
+            "kinds": kinds,
+            "lines that do not run": (now if "idle" in now["dates"] else then)["lines that do not run"],
+            "caught by another page": (now if "code" in now["dates"] else then)["caught by another page"],
+            "survivors": survivors, "dates": dates,
+        }  # fmt: skip
+    return {**new, "pages": pages}
+
+
+def said(book, mutant) -> tuple:
+    """A fault as a report tells of it, without the number of its line."""
+    line = book.page(mutant.page).source.split("\n")[mutant.line - 1].strip()
+    return mutant.page, mutant.kind, mutant.function, mutant.old, mutant.new, line
+
+
+def missed(found: dict) -> set[tuple]:
+    """The faults that a report has missed, as `said` has them."""
+    return {
+        (path, *_words(s))
+        for path, page in found["pages"].items()
+        for s in page["survivors"]
+        if s["verdict"] == "missed"
+    }
+
+
+def _words(survivor: dict) -> tuple:
+    return tuple(survivor[k] for k in ("kind", "function", "old", "new", "line"))
+
+
+def _tried(page: dict) -> int:
+    return sum(row.get("tried", 0) for kind, row in page["kinds"].items() if group_of(kind) == "code")
+
+
+def mended(then: dict, now: dict) -> dict:
+    """A page's earlier results, with what is known by now of the survivors among them."""
+    kinds, survivors = {kind: Counter(row) for kind, row in then["kinds"].items()}, []
+    judged = {_words(s): s for s in now["survivors"]}
+    for s in then["survivors"]:
+        verdict = "caught" if _words(s) in now["noticed"] else judged.get(_words(s), s)["verdict"]
+        row = kinds.setdefault(s["kind"], Counter()) if s["runs"] or verdict == "caught" else Counter()
+        if s["runs"]:
+            row[s["verdict"]] -= 1
+        else:  # it had not been counted among the lines that run
+            row.update(["possible", "tried"])
+        row[verdict] += 1
+        if verdict != "caught":
+            survivors.append(judged.get(_words(s), s))
+    return {**then, "kinds": {kind: dict(row) for kind, row in kinds.items()}, "survivors": survivors}
+
+
 def write(found: dict, sample: dict) -> None:
+    found = {**found, "pages": {k: {n: v for n, v in p.items() if n != "noticed"} for k, p in found["pages"].items()}}
     (HERE / "sample.json").write_text(json.dumps(sample, indent=1) + "\n", "utf-8")
     (HERE / "report.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     (HERE / "report.md").write_text(table(found), "utf-8")
@@ -149,6 +242,33 @@ def _row(label: str, row: Counter) -> str:
     behaving = row["caught"] + row["missed"]
     share = f"{row['caught'] / behaving:.1%}" if behaving else ""
     return f"| {label} | {cells} | {share} |"
+
+
+def _when(found: dict) -> list[str]:
+    """Which pages were last tried on another day than the report's own."""
+    of = dict(zip(GROUPS, ("code that runs", "lines that do not run", "numbers", "blocks and files", "links")))
+    late: dict[str, dict[str, list]] = {}
+    for path, page in found["pages"].items():
+        for group, date in page["dates"].items():
+            if date != found["date"]:
+                late.setdefault(date, {}).setdefault(group, []).append(Path(path).stem)
+    if not late:
+        return []
+    lines = [
+        "Not everything was tried on that day. Line numbers below are those of the day of the trial. What was missed then and tried again",
+        "since counts as what it is now:",
+        "",
+    ]
+    for date, groups in sorted(late.items()):
+        said = []
+        for group, names in ((g, groups[g]) for g in GROUPS if g in groups):
+            others = [Path(p).stem for p, page in found["pages"].items() if page["dates"].get(group, date) != date]
+            which = ", ".join(names) if len(names) <= len(others) else "all pages"
+            if which == "all pages" and others:
+                which += f" but {', '.join(others)}"
+            said.append(f"{of[group]} ({which})")
+        lines.append(f"- {date}: " + "; ".join(said) + ".")
+    return [*lines, ""]
 
 
 def _sum(rows) -> Counter:
@@ -170,12 +290,6 @@ def _rows(found: dict, kinds, of: str = "kinds") -> list[str]:
     return [*out, _row("**all**", _sum(by_kind.values()))]
 
 
-#: Kinds that stand in prose, by what they are faults of; all others are of code.
-NUMBERS = "number: "
-STRUCTURE = ("untagged block", "missing reason", "broken fragment", "wrong output", "stale file")
-LINKS = ("dead link", "dead equation", "dead figure", "dead citation", "missing term")
-
-
 def table(found: dict) -> str:
     prose = (*STRUCTURE, *LINKS)
     elsewhere = sum(page["caught by another page"] for page in found["pages"].values())
@@ -192,6 +306,7 @@ def table(found: dict) -> str:
         "paths, or only a GPU's many programs could tell; blocks that need a GPU and `tests/kernels` run it there. *By tests*: `make test` has a test of",
         "it that `make doctest` does not run. *Missed*: it changes what a reader gets, and nothing says so. `judged.toml` holds the reasons. The last column leaves out all but the caught and the missed.",
         "",
+        *_when(found),
         "## Faults in lines of tangled code that run",
         "",
         f"{elsewhere} of the caught are caught by another page's checks than the one they are planted in.",

@@ -3,8 +3,11 @@
     python tests/mutation/run.py --report              every fault not tried yet, then the report: hours
     python tests/mutation/run.py --seconds 600         as many as fit, in a seeded order
     python tests/mutation/run.py --only 03 --again --thorough     survivors of one chapter once more
+    python tests/mutation/run.py --survivors           those that the committed report has missed, once more
+    python tests/mutation/run.py --idle                faults in lines that no step runs: known without planting
     python tests/mutation/run.py --links               dead links and missing terms alone: one strict build
     python tests/mutation/run.py --sample              what CI does: a few of every page, under a minute
+    python tests/mutation/run.py --no-run --report --merge        what was found since, into the committed report
 
 What was found so far is kept in `_build/mutation/` (or `--keep`), so a run can be stopped
 and taken up again; a fault is tried anew when its line has changed. `--report` writes
@@ -96,6 +99,11 @@ def chosen(book, pages, groups, seed: int):
     return [x for x in chain.from_iterable(turns) if x is not None]
 
 
+def report_key(path: str) -> str:
+    """Under this key stands that all faults in a page's idle lines are known."""
+    return f"idle lines of {path}"
+
+
 # -- running --------------------------------------------------------------------------------
 
 
@@ -117,7 +125,11 @@ def serve(kept: Path) -> None:
                 for found in every_mutant(proving.book, page).values():
                     known[path].update(zip(keys(page, found), found))
             mutants = {key: known[path][key] for key in wanted if key in known[path]}
-            if mutants and all(m.kind.startswith("number") for m in mutants.values()):
+            if thorough == "idle":
+                found = [(key, answer) for key, m in mutants.items() if (answer := proving.idle(m))]
+                if path in proving.profiles:
+                    found.append((report_key(path), {"outcome": "complete"}))
+            elif mutants and all(m.kind.startswith("number") for m in mutants.values()):
                 found = zip(mutants, proving.prove_numbers(path, list(mutants.values())))
             else:
                 found = [(key, proving.prove(m, thorough)) for key, m in mutants.items()]
@@ -153,22 +165,22 @@ def sampled(sample: dict, only: list[str]) -> int:
     return len(missed)
 
 
-def batches(todo):
+def batches(todo, together=("numbers",)):
     """Faults in code cost a second each, those in the numbers of a page one together."""
-    numbers: dict[str, list] = {}
+    pages: dict[str, list] = {}
     for path, group, key, _ in todo:
-        if group == "numbers":
-            numbers.setdefault(path, []).append(key)
-    yield from numbers.items()
+        if group in together:
+            pages.setdefault(path, []).append(key)
+    yield from pages.items()
     for path, group, key, _ in todo:
-        if group != "numbers":
+        if group not in together:
             yield path, [key]
 
 
-def run(todo, kept: Path, jobs: int, seconds: float | None, thorough: bool) -> None:
-    """Hand the faults to workers, and keep what they say."""
+def run(todo, kept: Path, jobs: int, seconds: float | None, thorough: bool | str) -> None:
+    """Hand the faults to workers, and keep what they say. `thorough` may be "idle", too."""
     end = time.monotonic() + seconds if seconds else None
-    waiting = batches(todo)
+    waiting = batches(todo, GROUPS if thorough == "idle" else ("numbers",))
     workers = selectors.DefaultSelector()
     count = 0
 
@@ -238,6 +250,19 @@ def sample(book, pages, found: dict[str, dict], seed: int) -> dict:
     return picked
 
 
+def resampled(book, before: dict[str, dict], now: dict[str, dict]) -> dict:
+    """A sample that was chosen before, with new faults where its own are gone."""
+    found = {}
+    for page in pages_of(book, []):
+        there = {key for m in every_mutant(book, page).values() for key in keys(page, m)}
+        kept = {key: how for key, how in before.get(page.path, {}).items() if key in there}
+        fresh = [x for x in now.get(page.path, {}).items() if x[0] not in kept]
+        wanted = max(len(before.get(page.path, {})), EACH if page.path.startswith("chapters/0") else 1)
+        if mixed := [*kept.items(), *fresh][:wanted]:
+            found[page.path] = dict(mixed)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NN", help="pages by the start of their names")
@@ -247,10 +272,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--again", action="store_true", help="try survivors that no rule explains again")
     parser.add_argument("--thorough", action="store_true", help="before a fault counts as a survivor, prove all of its page, and others' dear steps")
+    parser.add_argument("--survivors", action="store_true", help="try what the committed report says was missed")
+    parser.add_argument("--idle", action="store_true", help="only say which faults stand in lines that no step runs")
     parser.add_argument("--links", action="store_true", help="plant dead links and missing terms, and weave once")
     parser.add_argument("--confirm", action="store_true", help="ask tests/ for the survivors that are said to be theirs")
     parser.add_argument("--sample", action="store_true", help="plant the faults of sample.json, as CI does")
     parser.add_argument("--report", action="store_true", help="write the report of what is kept")
+    parser.add_argument("--merge", action="store_true", help="leave in the report what was not tried anew")
     parser.add_argument("--no-run", action="store_true", help="only report")
     parser.add_argument("--keep", type=Path, default=ROOT / "_build" / "mutation", metavar="DIR")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -276,9 +304,15 @@ def main() -> int:
         survivors = [x for x in todo if before.get(x[2], {}).get("outcome") == "survived"]
         asked = [(key, m, report.asked(book, m, before[key], rules)) for _, _, key, m in survivors]
         confirm.run(book, [x for x in asked if x[2]], options.keep, options.seconds)
+    elif options.idle:
+        todo = [x for x in chosen(book, pages, ["code"], options.seed) if x[2] not in before]
+        run(todo, options.keep, options.jobs, options.seconds, "idle")
     elif not (options.links or options.no_run):
         todo = chosen(book, pages, options.groups.split(","), options.seed)
-        if options.again:
+        if options.survivors:
+            missed = report.missed(json.loads((HERE / "report.json").read_text("utf-8")))
+            todo = [x for x in todo if report.said(book, x[3]) in missed and x[2] not in before]
+        elif options.again:
             todo = [x for x in todo if report.unexplained(book, before.get(x[2]), x[3], rules)]
         else:
             todo = [x for x in todo if x[2] not in before and not report.by_class(book, x[3], rules)]
@@ -286,7 +320,11 @@ def main() -> int:
     now = outcomes(options.keep)
     found = report.summary(book, pages, now, links.outcomes(options.keep), confirm.outcomes(options.keep))
     if options.report:
-        report.write(found, sample(book, pages, now, options.seed))
+        picked = sample(book, pages, now, options.seed)
+        if options.merge:
+            found = report.merged(found, json.loads((HERE / "report.json").read_text("utf-8")))
+            picked = resampled(book, json.loads((HERE / "sample.json").read_text("utf-8")), picked)
+        report.write(found, picked)
     missed = [s for c in found["pages"].values() for s in c["survivors"] if s["verdict"] == "missed"]
     for s in missed:
         print(f"{s['place']}: {s['kind']} in {s['function'] or 'the page'}: {s['old']!r} -> {s['new']!r} is not noticed")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
 ROOT = HERE.parents[1]
 TOUR = "chapters/01_gpu_architecture_tour.md"
 
@@ -67,3 +68,43 @@ def test_pytest_itself_turns_red_at_the_line(tmp_path, fault):
     assert places, done.stdout
     if here:
         assert line in places, f"line {line} not among {sorted(places)}"
+
+
+def page(kinds: dict, survivors=(), idle=(), **more) -> dict:
+    return {"kinds": kinds, "lines that do not run": dict(idle), "caught by another page": 0,
+            "survivors": list(survivors), **more}  # fmt: skip
+
+
+def survivor(line: str, verdict: str, runs: bool = True) -> dict:
+    return {"place": "a.md:1", "kind": "constant", "function": "f", "old": "1", "new": "2", "line": line,
+            "runs": runs, "verdict": verdict, "reason": "", "tests": ""}  # fmt: skip
+
+
+def test_a_report_is_brought_up_to_date_without_losing_what_was_not_tried():
+    """A large sample of code stays when fewer faults were tried; what became of its survivors counts."""
+    import report
+
+    asleep = {"constant": {"possible": 1, "tried": 1, "missed": 1}}
+    then = page(
+        {"constant": {"possible": 9, "tried": 5, "caught": 2, "missed": 3}, "number: text": {"possible": 2, "tried": 2, "caught": 2}},
+        [survivor("seen now", "missed"), survivor("judged now", "missed"), survivor("missed", "missed"), survivor("awake", "missed", False)],
+        asleep,
+    )  # fmt: skip
+    new = page(
+        {"constant": {"possible": 9, "tried": 3, "caught": 2, "equivalent": 1}},
+        [survivor("judged now", "equivalent")],
+        noticed=[("constant", "f", "1", "2", "seen now"), ("constant", "f", "1", "2", "awake")],
+        dates={"code": "2", "idle": "2"},
+    )
+    before = {"date": "1", "pages": {"a.md": then, "b.md": page(asleep)}}
+    found = report.merged({"date": "2", "pages": {"a.md": new}}, before)["pages"]
+    row = {k: v for k, v in found["a.md"]["kinds"]["constant"].items() if v}
+    assert row == {"possible": 10, "tried": 6, "caught": 4, "missed": 1, "equivalent": 1}
+    assert {s["line"]: s["verdict"] for s in found["a.md"]["survivors"]} == {"judged now": "equivalent", "missed": "missed"}
+    assert found["a.md"]["lines that do not run"] == {} and found["a.md"]["kinds"]["number: text"]["caught"] == 2
+    assert found["a.md"]["dates"] == {"code": "1", "numbers": "1"}
+    assert found["b.md"]["kinds"] == asleep and found["b.md"]["dates"] == {"code": "1"}
+    # With more tried than then, the new sample is the one that counts.
+    new["kinds"]["constant"]["tried"] = 7
+    found = report.merged({"date": "2", "pages": {"a.md": new}}, before)["pages"]["a.md"]
+    assert found["kinds"]["constant"] == new["kinds"]["constant"] and found["dates"]["code"] == "2"
