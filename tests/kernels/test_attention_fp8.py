@@ -491,7 +491,11 @@ def test_a_spoilt_head_is_nan_and_the_others_are_right():
 
 
 @on_hopper
-@pytest.mark.parametrize("groups", [Groups(2, 128, 2, 240), Groups(2, 64, 4, 240), Groups(2, 32, 1, 240)], ids=str)
+@pytest.mark.parametrize(
+    "groups",
+    [Groups(2, 128, 2, 240), Groups(2, 64, 4, 240), Groups(2, 32, 1, 240)],
+    ids=str,
+)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dim", [64, 128])
 def test_every_share_of_the_work(groups, causal, dim):
