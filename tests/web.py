@@ -84,7 +84,7 @@ class Visit:
     complaints: list[str] = field(default_factory=list)  # what the console said
     shift: float = 0  # how far things jumped, as browsers count it
     formula_errors: int = 0
-    phone_width: int = 0  # of the page on a screen 360 px wide
+    wider: dict[int, int] = field(default_factory=dict)  # the page's width, by the screen's
     grave: list[str] = field(default_factory=list)  # serious and critical findings of axe
 
 
@@ -122,9 +122,11 @@ def visit(page, name: str) -> Visit:
     opened(page, name)
     seen = Visit(shift=page.evaluate(SHIFTS))
     seen.formula_errors = page.locator("mjx-merror").count()
-    page.set_viewport_size({"width": 360, "height": 740})
-    seen.phone_width = page.evaluate("document.documentElement.scrollWidth")
-    page.set_viewport_size({"width": 1280, "height": 900})
+    for width in (360, 1200, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        there = page.evaluate("document.documentElement.scrollWidth")
+        if there > width:
+            seen.wider[width] = there
     seen.asked, seen.complaints = off_disk(page), list(page.complaints)
     seen.grave = look(page)
     return seen
