@@ -99,6 +99,7 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
         rows: dict[str, Counter] = {}
         unrun: dict[str, Counter] = {}
         survivors, noticed, elsewhere = [], [], 0
+        whole = True  # every fault in code was asked about
         for mutants in every_mutant(book, page).values():
             for key, mutant in zip(keys(page, mutants), mutants):
                 entry = outcomes.get(key)
@@ -112,6 +113,7 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
                     continue  # the same program, or none that Python takes
                 row["possible"] += 1
                 if entry is None:
+                    whole &= group_of(mutant.kind) != "code"
                     continue
                 row["tried"] += 1
                 line = page.source.split("\n")[mutant.line - 1].strip()
@@ -140,7 +142,7 @@ def summary(book, pages, outcomes: dict, links: dict, confirmed: dict) -> dict:
                     "line": "", "runs": True, "verdict": "missed", "reason": "", "tests": "",
                 })  # fmt: skip
         tried = {group_of(kind) for kind, row in rows.items() if row["tried"]}
-        tried |= {"idle"} if report_key(page.path) in outcomes else set()
+        tried |= {"idle"} if whole or report_key(page.path) in outcomes else set()
         found[page.path] = {
             "kinds": {kind: dict(row) for kind, row in rows.items() if row["possible"]},
             "lines that do not run": {kind: dict(row) for kind, row in unrun.items()},
