@@ -1,5 +1,5 @@
 # Tangled from chapters/04_triton_flashattention.md: edit it there, then run `make tangle`.
-# Content hash: f6cf8f62653096ca
+# Content hash: 0a4440fa9278845b
 
 """Scaled dot-product attention, forward, in the manner of FlashAttention-2.
 
@@ -475,7 +475,7 @@ def _check(q, k, v, causal, scale, config) -> None:
         raise TypeError(f"causal must be True or False, got {causal!r}")
     if not (scale is None or isinstance(scale, (int, float))):
         raise TypeError(f"scale must be a number or None, got {scale!r}")
-    if scale is not None and not abs(scale) * LOG2_E <= torch.finfo(torch.float32).max:
+    if scale is not None and not abs(scale) <= torch.finfo(torch.float32).max / LOG2_E:
         raise ValueError(f"scale must be finite in fp32, got {scale!r}")
     if not (config is None or isinstance(config, Config)):
         raise TypeError(f"config must be a Config or None, got {config!r}")
@@ -540,8 +540,10 @@ def attention(
 def _attend(q, k, v, out, lse, scale, causal, config, capability, single) -> None:
     if single:
         q, k, v = q.float(), k.float(), v.float()
-    if scale <= 0:
-        q, scale = (-q, -scale) if scale < 0 else (0 * q, 1.0)
+    if scale < 0:
+        q, scale = -q, -scale
+    if scale < 2.0**-149:  # zero in fp32
+        q, scale = 0 * q, 1.0
     q, k, v = (x if _near(x) else x.contiguous() for x in (q, k, v))
     o = out if _near(out) and not single else q.new_empty(q.shape)
     small = q.element_size() == 2 or capability == 0

@@ -1,5 +1,5 @@
 # Tangled from chapters/04c_attention_below_triton.md: edit it there, then run `make tangle`.
-# Content hash: 563272ee5a969f2b
+# Content hash: 3405984e0630d895
 
 """Attention, forward, for Hopper: a warp that loads, groups of warps that take turns.
 
@@ -358,8 +358,8 @@ def reason_against(q, k, v, *, causal=False, scale=None) -> str | None:
         return f"its head_dim must be a multiple of 8, got {q.shape[3]}"
     if k.shape[2] == 0 or (causal and q.shape[2] > k.shape[2]):
         return "each query must see a key"
-    if scale is not None and scale <= 0:
-        return f"scale must be positive, got {scale!r}"
+    if scale is not None and scale < 2.0**-149:
+        return f"scale must be positive in fp32, got {scale!r}"
     return None
 
 

@@ -88,7 +88,7 @@ def check(inputs, lie=(None, None, None), **options):
 
 SPECIALS = [NAN, INF, -INF, 0.0, 30.0]
 specials = st.lists(st.tuples(seeds, st.sampled_from(SPECIALS)), max_size=2)
-scales = st.sampled_from([None, None, None, 1.0, 0.3, 0, -0.5, 1])
+scales = st.sampled_from([None, None, None, 1.0, 0.3, 0, -0.5, 1, 1e-60, -1e-300])
 
 
 @st.composite
@@ -317,7 +317,7 @@ def test_refuses_scales_that_are_no_number(scale):
         attention(**arguments(), scale=scale)
 
 
-@pytest.mark.parametrize("scale", [NAN, INF, -INF, 1e39, -1e39])
+@pytest.mark.parametrize("scale", [NAN, INF, -INF, 1e39, -1e39, 10**400])
 def test_refuses_scales_that_fp32_does_not_have(scale):
     with refuses(ValueError, "scale", scale):
         attention(**arguments(), scale=scale)

@@ -59,6 +59,7 @@ def test_refuses_another_gpu():
         (dict(sq=65), dict(causal=True), "see a key"),
         ({}, dict(scale=0), "got 0"),
         ({}, dict(scale=-0.5), "-0.5"),
+        ({}, dict(scale=1e-60), "1e-60"),
         (dict(dim=63), {}, "16 bytes"),
     ],
 )
